@@ -1,0 +1,218 @@
+"""What a batch is: how to call the model on it, which graph it holds, and what is wrong with it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from graphmask.capture import effective_edges
+from graphmask.errors import GraphMaskError
+
+Forward = Callable[[nn.Module, Any], Tensor]
+_MISSING = object()
+
+
+def attribute(batch: Any, name: str) -> Any:
+    """``batch.name`` or ``batch[name]``; `_MISSING` when there is none or it is None."""
+    if isinstance(batch, Mapping):
+        value = batch.get(name, _MISSING)
+    elif isinstance(batch, Data):
+        value = batch[name] if name in batch else _MISSING
+    else:
+        value = getattr(batch, name, _MISSING)
+    return _MISSING if value is None else value
+
+
+def tensor(batch: Any, name: str) -> Tensor | None:
+    value = attribute(batch, name)
+    return value if isinstance(value, Tensor) else None
+
+
+def default_forward(model: nn.Module, batch: Any) -> Tensor:
+    """Match the model's own signature against the batch's attributes.
+
+    A plain tuple is passed as positional arguments; a model with one argument that is no attribute of the
+    batch gets the batch itself.
+    """
+    if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
+        return model(*batch)  # type: ignore[no-any-return]
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [p for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds]
+    required = [p for p in parameters if p.default is inspect.Parameter.empty]
+    if len(required) == 1 and (required[0].name == "batch" or attribute(batch, required[0].name) is _MISSING):
+        return model(batch)  # type: ignore[no-any-return]
+    arguments: dict[str, Any] = {}
+    for parameter in parameters:
+        value = attribute(batch, parameter.name)
+        if value is _MISSING and parameter.name == "batch" and isinstance(batch, Data):
+            value = torch.zeros(batch.num_nodes or 0, dtype=torch.long, device=_device(batch))  # one graph
+        if value is not _MISSING:
+            arguments[parameter.name] = value
+        elif parameter.default is inspect.Parameter.empty:
+            raise GraphMaskError(
+                f"Expected the batch to have {parameter.name!r}, which {type(model).__name__}.forward asks for, found "
+                f"{_contents(batch)}. Say how to call the model: GraphMask(model, forward=lambda model, batch: ...)."
+            )
+    return model(**arguments)  # type: ignore[no-any-return]
+
+
+def _device(batch: Data) -> torch.device | None:
+    return next((value.device for value in batch.to_dict().values() if isinstance(value, Tensor)), None)
+
+
+def _contents(batch: Any) -> str:
+    if isinstance(batch, Data):
+        return f"{type(batch).__name__} with {', '.join(sorted(batch.keys()))}"
+    if isinstance(batch, Mapping):
+        return f"a mapping with {', '.join(map(str, batch))}"
+    return f"a {type(batch).__name__}"
+
+
+def call(forward: Forward, model: nn.Module, batch: Any) -> Tensor:
+    """Run the model and check what comes back."""
+    output = forward(model, batch)
+    if not isinstance(output, Tensor):
+        raise GraphMaskError(
+            f"Expected the model to return one tensor, got {type(output).__name__}. "
+            "Pick the output to explain: GraphMask(model, forward=lambda model, batch: model(...)[0])."
+        )
+    if not output.is_floating_point() or output.dim() == 0:
+        raise GraphMaskError(
+            "Expected a floating point output with one row per example, got "
+            f"{output.dtype} of shape {tuple(output.shape)}."
+        )
+    return output
+
+
+def edge_index_of(batch: Any) -> Tensor | None:
+    """The graph as the user passed it, [2, E]; None when only the model knows it (taps)."""
+    for name in ("edge_index", "adj_t"):
+        value = attribute(batch, name)
+        if value is not _MISSING:
+            return effective_edges(value)
+    if isinstance(batch, tuple):
+        for value in batch:
+            if isinstance(value, Tensor) and value.dtype == torch.long and value.dim() == 2 and value.shape[0] == 2:
+                return value
+    return None
+
+
+def num_nodes_of(batch: Any, edge_index: Tensor | None) -> int | None:
+    if isinstance(batch, Data):
+        return batch.num_nodes
+    x = tensor(batch, "x")
+    return None if x is None else x.shape[0]
+
+
+def check(batch: Any, where: str = "the batch") -> None:
+    """Raise for a graph that no model could be explained on."""
+    raw = attribute(batch, "edge_index")
+    if isinstance(raw, Tensor) and not raw.layout == torch.strided:
+        raw = _MISSING  # a sparse matrix under that name is checked by its own constructor
+    if isinstance(raw, Tensor):
+        if raw.dtype not in (torch.int64, torch.int32) or raw.dim() != 2 or raw.shape[0] != 2:
+            raise GraphMaskError(
+                f"Expected edge_index of {where} to be int64 of shape [2, E], got {raw.dtype} of shape "
+                f"{tuple(raw.shape)}."
+            )
+        nodes = num_nodes_of(batch, raw)
+        if raw.numel() and nodes is not None:
+            low, high = int(raw.min()), int(raw.max())
+            if low < 0 or (high >= nodes and not _bipartite(batch)):
+                raise GraphMaskError(
+                    f"Expected edge_index of {where} to name nodes 0 to {nodes - 1}, got {low} to {high}."
+                )
+    for name, value in _items(batch):
+        if isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided:
+            bad = int((~torch.isfinite(value)).sum())
+            if bad:
+                raise GraphMaskError(
+                    f"Expected finite numbers in {name!r} of {where}, got {bad} that are NaN or infinite."
+                )
+
+
+def _bipartite(batch: Any) -> bool:
+    return isinstance(attribute(batch, "x"), (tuple, list)) or isinstance(attribute(batch, "x_src"), Tensor)
+
+
+def _items(batch: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(batch, Data):
+        return [(key, batch[key]) for key in batch.keys()]  # noqa: SIM118 - Data is no mapping
+    if isinstance(batch, Mapping):
+        return [(str(key), value) for key, value in batch.items()]
+    if isinstance(batch, tuple):
+        return [(f"element {number}", value) for number, value in enumerate(batch)]
+    return [(key, value) for key, value in vars(batch).items()] if hasattr(batch, "__dict__") else []
+
+
+def scan(loader: Iterable[Any], name: str) -> int:
+    """Check every batch before any work starts; returns how many there are."""
+    if not isinstance(loader, Iterable) or isinstance(loader, (Data, Mapping, Tensor)):
+        raise GraphMaskError(
+            f"Expected {name} to be an iterable of batches (a DataLoader, a list), got {type(loader).__name__}. "
+            "For one graph pass [data]."
+        )
+    count = 0
+    for count, batch in enumerate(loader, start=1):  # noqa: B007
+        check(batch, f"batch {count - 1} of {name}")
+    if count == 0:
+        raise GraphMaskError(f"Expected {name} to hold at least one batch, found none. Is it an iterator already spent?")
+    if iter(loader) is loader:
+        raise GraphMaskError(
+            f"Expected {name} to be iterable again and again, got an iterator that is spent after one pass. "
+            "Pass a DataLoader or a list."
+        )
+    return count
+
+
+@dataclass
+class Split:
+    """Where the graphs of a batch lie: which edges, nodes and output rows are whose."""
+
+    edge_graph: Tensor  #: [E]
+    row_graph: Tensor  #: [rows]
+    first_node: Tensor  #: [B] subtracted from node numbers
+    count: int
+
+
+def split(batch: Any, edge_index: Tensor, rows: int, graph_of_edge: Tensor | None, graphs: int | None) -> Split:
+    """Divide a batch into its graphs. ``graph_of_edge`` comes from taps that know it (adjacency matrices)."""
+    device = edge_index.device
+    if graph_of_edge is not None and graphs is not None:
+        if rows % graphs:
+            raise _unclear(rows, graphs)
+        row_graph = torch.arange(graphs, device=device).repeat_interleave(rows // graphs)
+        return Split(graph_of_edge, row_graph, torch.zeros(graphs, dtype=torch.long, device=device), graphs)
+    node_graph = tensor(batch, "batch")
+    if node_graph is None or node_graph.numel() == 0:
+        zeros = torch.zeros(edge_index.shape[1], dtype=torch.long, device=device)
+        return Split(zeros, torch.zeros(rows, dtype=torch.long, device=device), zeros.new_zeros(1), 1)
+    count = max(int(node_graph.max()) + 1, int(getattr(batch, "num_graphs", 0) or 0))
+    nodes = torch.bincount(node_graph, minlength=count)
+    first_node = nodes.cumsum(0) - nodes
+    edge_graph = node_graph[edge_index[0]]
+    candidates = tensor(batch, "edge_label_index")
+    if rows == count:
+        row_graph = torch.arange(count, device=device)
+    elif rows == node_graph.shape[0]:
+        row_graph = node_graph
+    elif candidates is not None and rows == candidates.shape[1]:
+        row_graph = node_graph[candidates[0]]
+    elif rows == edge_index.shape[1]:
+        row_graph = edge_graph
+    else:
+        raise _unclear(rows, count)
+    return Split(edge_graph, row_graph, first_node, count)
+
+
+def _unclear(rows: int, count: int) -> GraphMaskError:
+    return GraphMaskError(
+        f"Expected output rows to be the batch's graphs ({count}), nodes, edges or candidate edges, got {rows} rows: "
+        "cannot tell which row belongs to which graph. Use batches of one graph."
+    )

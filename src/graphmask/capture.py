@@ -1,0 +1,357 @@
+"""The user's model + a batch -> the messages that flow, site by site.
+
+`tap(model, visit)` calls `visit(messages)` for every group of messages the model sends and lets it replace
+them. It works through PyTorch Geometric's public hooks and through this library's taps (`taps.py`), so that
+everything else in the library (gates, masking, other methods) is a `visit` function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric import EdgeIndex
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import is_sparse, to_edge_index
+
+from graphmask.edges import EdgeMap
+from graphmask.errors import GraphMaskError
+from graphmask.taps import AdjacencyTap, MatrixCall, MessageTap
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place where messages flow: the ``calls`` of a module that together carry each edge once.
+
+    Usually one call. A layer that propagates relation by relation (RGCNConv) makes one call per relation.
+    """
+
+    name: str
+    module: str
+    calls: tuple[int, ...]
+
+
+@dataclass
+class Messages:
+    """Messages of one call. ``E'`` counts the edges the layer sees, which may differ from the user's ``E``."""
+
+    site: int
+    piece: int  #: position of the call within its site, for instance the relation
+    value: Tensor  #: as the layer made it; the edges lie along ``edge_dim``
+    edge_dim: int
+    source: Tensor  #: [E'] node that sends
+    target: Tensor  #: [E'] node that receives
+    edges: Tensor | None  #: [E'] position in the user's edges, -1 for the layer's own self-loops; None: the same
+    source_states: Tensor | None = None  #: [N, d] what the layer knows of its nodes
+    target_states: Tensor | None = None
+    features: dict[str, Tensor] = field(default_factory=dict)  #: float [E', k]: edge attribute, weight, attention
+    categories: dict[str, Tensor] = field(default_factory=dict)  #: long [E']: relation
+    num_relations: int = 0  #: what the layer says of itself
+    matrix: MatrixCall | None = None  #: the adjacency-matrix form of the same
+
+    def flat(self) -> Tensor:
+        """[E', D]: one row per edge, heads and stacks side by side."""
+        return self.value.movedim(self.edge_dim, 0).flatten(1) if self.value.dim() > 1 else self.value[:, None]
+
+    def spread(self, per_edge: Tensor) -> Tensor:
+        """[E'] -> a shape that broadcasts against ``value``."""
+        shape = [1] * self.value.dim()
+        shape[self.edge_dim] = -1
+        return per_edge.view(shape)
+
+    def baseline(self, flat: Tensor) -> Tensor:
+        """[D] or [E', D] -> a shape that broadcasts against ``value``; the inverse of `flat`."""
+        rest = [size for dim, size in enumerate(self.value.shape) if dim != self.edge_dim]
+        return flat.reshape(-1, *rest).movedim(0, self.edge_dim)
+
+    def to_user(self, per_edge: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Positions among the user's edges (None: all, in order) and the values there; the layer's own left out."""
+        if self.edges is None:
+            return None, per_edge
+        mine = self.edges >= 0
+        return self.edges[mine], per_edge[mine]
+
+
+#: Returns None to let the messages pass, or what to put in their place: (gate [E'], baseline [D] or [E', D]).
+Visit = Callable[[Messages], tuple[Tensor, Tensor] | None]
+
+
+def replace(messages: Messages, gate: Tensor, baseline: Tensor) -> Tensor:
+    r"""Equation 3 of the paper, :math:`z m + (1 - z) b`; exactly ``m`` where z = 1 and exactly ``b`` where z = 0."""
+    b = messages.baseline(baseline.to(messages.value.dtype))
+    if gate.dtype == torch.bool:
+        return torch.where(messages.spread(gate), messages.value, b)
+    return torch.lerp(b, messages.value, messages.spread(gate.to(messages.value.dtype)))
+
+
+class Tap:
+    """State of one tapping: which call comes next, which site it belongs to, which edges are whose."""
+
+    def __init__(self, visit: Visit, edge_index: Tensor | None, sites: tuple[Site, ...] | None) -> None:
+        self.visit = visit
+        self.edge_map = EdgeMap(edge_index)
+        self.discovering = sites is None
+        self.sites: list[Site] = list(sites or ())
+        self.place = {
+            (site.module, call): (number, piece)
+            for number, site in enumerate(self.sites)
+            for piece, call in enumerate(site.calls)
+        }
+        self.period = {site.module: 0 for site in self.sites}
+        for site in self.sites:
+            self.period[site.module] += len(site.calls)
+        self.calls: dict[str, int] = {}  # in this run of the model
+        self.ordinal: dict[str, int] = {}  # in this forward of the layer
+        self.inputs: dict[str, tuple[Any, ...]] = {}
+        self.pending: dict[str, tuple[Tensor, dict[str, Any]]] = {}
+        self.covered: dict[str, Tensor] = {}
+
+    def restart(self) -> None:
+        """A new run of the model begins: count calls from zero."""
+        self.calls.clear()
+        self.covered.clear()
+
+    def check_complete(self) -> None:
+        """Raise unless every site was visited exactly as when the sites were found."""
+        for module, period in self.period.items():
+            if self.calls.get(module, 0) != period:
+                raise GraphMaskError(
+                    f"Expected {period} message passing call(s) of module {module!r}, as when the sites were found, "
+                    f"got {self.calls.get(module, 0)}. The model's message passing must not depend on its input."
+                )
+
+    def enter(self, module: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.inputs[module] = (*args, *kwargs.values())
+        self.ordinal[module] = 0
+        self.covered.pop(module, None)  # a new forward of a layer never continues an earlier site
+
+    def locate(self, module: str, edges: Tensor | None, total: int) -> tuple[int, int]:
+        """The site and piece of this module's next call."""
+        call = self.calls.get(module, 0)
+        self.calls[module] = call + 1
+        if not self.discovering:
+            if module not in self.period:
+                raise GraphMaskError(
+                    f"Module {module!r} sends messages, but sent none when the sites were found. "
+                    "The model's message passing must not depend on its input."
+                )
+            return self.place[module, call % self.period[module]]
+        return self._discover(module, call, edges, total)
+
+    def _discover(self, module: str, call: int, edges: Tensor | None, total: int) -> tuple[int, int]:
+        carried = torch.zeros(total, dtype=torch.bool)
+        carried[slice(None) if edges is None else edges[edges >= 0].cpu()] = True
+        before = self.covered.get(module)
+        number = max((n for n, site in enumerate(self.sites) if site.module == module), default=-1)
+        if before is not None and not bool((before & carried).any()):
+            self.covered[module] = before | carried
+            site = self.sites[number]
+            self.sites[number] = Site(site.name, module, (*site.calls, call))
+            return number, len(site.calls)
+        self.covered[module] = carried
+        repeat = sum(site.module == module for site in self.sites)
+        self.sites.append(Site(f"{module}#{repeat}" if repeat else module, module, (call,)))
+        return len(self.sites) - 1, 0
+
+    # PyTorch Geometric layers ------------------------------------------------------------------------------
+
+    def on_propagate(self, name: str, edge_index: Any, kwargs: dict[str, Any]) -> None:
+        self.pending[name] = (effective_edges(edge_index), kwargs)
+
+    def on_message(self, name: str, layer: MessagePassing, kwargs: dict[str, Any], value: Any) -> Tensor | None:
+        edge_index, propagated = self.pending[name]
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            raise GraphMaskError(
+                f"Expected module {name!r} ({type(layer).__name__}) to send floating point messages, "
+                f"got {getattr(value, 'dtype', type(value).__name__)}."
+            )
+        count = edge_index.shape[1]
+        ordinal = self.ordinal.get(name, 0)
+        self.ordinal[name] = ordinal + 1
+        edges = self.edge_map(edge_index, self.inputs.get(name, ()), ordinal, name)
+        site, piece = self.locate(name, edges, self.edge_map.count)
+        source, target = edge_index if layer.flow == "source_to_target" else edge_index.flip(0)
+        source_states, target_states = _states(layer, self.inputs.get(name, ()), propagated, edge_index)
+        messages = Messages(
+            site=site,
+            piece=piece,
+            value=value,
+            edge_dim=layer.node_dim if layer.node_dim >= 0 else value.dim() + layer.node_dim,
+            source=source,
+            target=target,
+            edges=edges,
+            source_states=source_states,
+            target_states=target_states,
+            num_relations=int(getattr(layer, "num_relations", 0) or 0),
+        )
+        if value.dim() == 1:
+            messages.edge_dim = 0
+        if value.shape[messages.edge_dim] != count:
+            raise GraphMaskError(
+                f"Expected module {name!r} to send one message per edge ({count}), "
+                f"got {value.shape[messages.edge_dim]}."
+            )
+        for key, extra in kwargs.items():
+            if key.endswith(("_i", "_j")) or key in MessagePassing.special_args or not isinstance(extra, Tensor):
+                continue
+            _add_extra(messages, key, extra)
+        answer = self.visit(messages)
+        return None if answer is None else replace(messages, *answer)
+
+    # Taps --------------------------------------------------------------------------------------------------
+
+    def on_tap(
+        self,
+        name: str,
+        value: Tensor,
+        edge_index: Tensor,
+        nodes: Tensor | tuple[Tensor, Tensor] | None,
+        extras: dict[str, Tensor | None],
+    ) -> Tensor:
+        self.covered.pop(name, None)
+        edges = self.edge_map(edge_index, (), 0, name)
+        site, piece = self.locate(name, edges, self.edge_map.count)
+        sender, receiver = nodes if isinstance(nodes, tuple) else (nodes, nodes)
+        messages = Messages(
+            site, piece, value, 0, edge_index[0], edge_index[1], edges, _rows(sender, 0), _rows(receiver, 0)
+        )
+        for key, extra in extras.items():
+            if extra is not None:
+                _add_extra(messages, key, extra)
+        answer = self.visit(messages)
+        return value if answer is None else replace(messages, *answer)
+
+    def on_matrix(self, name: str, call: MatrixCall) -> tuple[Tensor, Tensor] | None:
+        self.covered.pop(name, None)
+        edges = self.edge_map(call.edge_index(), (), 0, name)
+        site, piece = self.locate(name, edges, self.edge_map.count)
+        messages = Messages(site, piece, call.messages, 0, *call.edge_index(), edges, matrix=call)
+        return self.visit(messages)
+
+
+def effective_edges(edge_index: Any) -> Tensor:
+    """[2, E'] in the order in which a layer makes its messages, whatever form the graph has."""
+    if isinstance(edge_index, EdgeIndex):
+        return edge_index.as_tensor()
+    if is_sparse(edge_index):  # adj_t: rows receive, columns send
+        target, source = to_edge_index(edge_index)[0]
+        return torch.stack([source, target])
+    return edge_index  # type: ignore[no-any-return]
+
+
+def _add_extra(messages: Messages, key: str, extra: Tensor) -> None:
+    """Keep what is known per edge beside the message: two equal messages of different relations differ in it."""
+    if extra.dim() == 0 or extra.shape[0] != messages.source.shape[0] or extra is messages.value:
+        return
+    if extra.is_floating_point():
+        messages.features[key] = extra.reshape(extra.shape[0], -1).detach()
+    elif extra.dim() == 1 and extra.dtype != torch.bool:
+        messages.categories[key] = extra
+    else:
+        messages.features[key] = extra.reshape(extra.shape[0], -1).to(messages.value.dtype)
+
+
+def _rows(states: Tensor | None, node_dim: int) -> Tensor | None:
+    """[N, d]: one row per node."""
+    if states is None or not states.is_floating_point():
+        return None
+    if states.dim() == 1:
+        return states[:, None].detach()
+    return states.movedim(node_dim, 0).flatten(1).detach()
+
+
+def _states(
+    layer: MessagePassing, inputs: tuple[Any, ...], propagated: dict[str, Any], edge_index: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Node states (sender's, receiver's): the first node-level tensor, or pair, that the layer was given."""
+    for candidate in (*inputs, *propagated.values()):
+        pair = candidate if isinstance(candidate, (tuple, list)) and len(candidate) == 2 else (candidate, candidate)
+        if not isinstance(pair[0], Tensor) or not pair[0].is_floating_point() or is_sparse(pair[0]):
+            continue
+        if pair[0] is pair[1]:
+            both = _rows(pair[0], layer.node_dim)
+            states = (both, both)
+        else:
+            second = pair[1] if isinstance(pair[1], Tensor) else None
+            states = (_rows(pair[0], layer.node_dim), _rows(second, layer.node_dim))
+        return states if layer.flow == "source_to_target" else (states[1], states[0])
+    return None, None
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise for what hooks cannot see into."""
+    for name, module in model.named_modules():
+        compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        if compiled or isinstance(module, torch.jit.ScriptModule):
+            how = "torch.compile" if compiled else "torch.jit"
+            raise GraphMaskError(
+                f"Expected a plain PyTorch model, got one compiled with {how} (module {name or 'model'!r}): its "
+                "messages cannot be intercepted. Pass the model as it was before compilation; the weights are shared."
+            )
+    if not any(isinstance(m, (MessagePassing, MessageTap, AdjacencyTap)) for m in model.modules()):
+        raise GraphMaskError(
+            "Expected a model with message passing: torch_geometric.nn.MessagePassing layers, or a MessageTap or "
+            f"AdjacencyTap where messages are, found none in {type(model).__name__}. "
+            "Place `self.tap = MessageTap()` in each layer and pass its messages through it."
+        )
+
+
+@contextmanager
+def tap(
+    model: nn.Module, visit: Visit, edge_index: Tensor | None = None, sites: tuple[Site, ...] | None = None
+) -> Iterator[Tap]:
+    """Inside, every message of ``model`` goes through ``visit``; afterwards no hook is left.
+
+    ``sites=None`` discovers the sites (in ``Tap.sites``). ``edge_index`` is the graph as the user passed it;
+    without it the edges of the first site stand for it.
+    """
+    state = Tap(visit, edge_index, sites)
+    handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
+    switched: list[tuple[nn.Module, str, Any]] = []
+    try:
+        for name, module in model.named_modules():
+            name = name or "model"
+            if isinstance(module, MessagePassing):
+                handles += _hook(state, name, module)
+                for attribute, value in (("fuse", False), ("_decomposed_layers", 1)):
+                    switched.append((module, attribute, getattr(module, attribute)))
+                    setattr(module, attribute, value)
+            elif isinstance(module, (MessageTap, AdjacencyTap)):
+                switched.append((module, "handler", module.handler))
+                module.handler = _handler(state, name, module)
+        yield state
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, attribute, value in switched:
+            setattr(module, attribute, value)
+
+
+def _hook(state: Tap, name: str, layer: MessagePassing) -> list[Any]:
+    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        state.enter(name, args, kwargs)
+
+    def leave(*_: Any) -> None:
+        state.inputs.pop(name, None)
+
+    def propagate(_: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> None:
+        state.on_propagate(name, inputs[0], inputs[2])
+
+    def message(module: MessagePassing, inputs: tuple[dict[str, Any]], output: Any) -> Tensor | None:
+        return state.on_message(name, module, inputs[0], output)
+
+    return [
+        layer.register_forward_pre_hook(enter, with_kwargs=True),
+        layer.register_forward_hook(leave),
+        layer.register_propagate_forward_pre_hook(propagate),
+        layer.register_message_forward_hook(message),
+    ]
+
+
+def _handler(state: Tap, name: str, module: nn.Module) -> Callable[..., Any]:
+    on = state.on_tap if isinstance(module, MessageTap) else state.on_matrix
+    return lambda *args: on(name, *args)

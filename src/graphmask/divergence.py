@@ -1,0 +1,162 @@
+"""How far two outputs of the model are apart, one value per row (a row is an example)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphmask.errors import GraphMaskError
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+def _per_row(value: Tensor) -> Tensor:
+    """Mean over everything but the rows: a sequence of outputs counts as one example."""
+    return value.flatten(1).mean(1) if value.dim() > 1 else value
+
+
+def kl(original: Tensor, masked: Tensor) -> Tensor:
+    r"""Categorical :math:`\mathrm{KL}[p \| q]` over the last dimension of two outputs of logits."""
+    p, q = F.log_softmax(original, -1), F.log_softmax(masked, -1)
+    return _per_row((p.exp() * (p - q)).sum(-1))
+
+
+def jensen_shannon(original: Tensor, masked: Tensor) -> Tensor:
+    r""":math:`\tfrac12 \mathrm{KL}[p \| m] + \tfrac12 \mathrm{KL}[q \| m]` with :math:`m = (p + q) / 2`."""
+    p, q = F.log_softmax(original, -1), F.log_softmax(masked, -1)
+    m = torch.logaddexp(p, q) - torch.log(torch.tensor(2.0, dtype=p.dtype))
+    return _per_row(0.5 * (p.exp() * (p - m)).sum(-1) + 0.5 * (q.exp() * (q - m)).sum(-1))
+
+
+def cross_entropy(original: Tensor, masked: Tensor) -> Tensor:
+    """How much less likely the model's own first choice became: the cross-entropy beyond the original's own."""
+    p, q = F.log_softmax(original, -1), F.log_softmax(masked, -1)
+    choice = p.argmax(-1, keepdim=True)
+    return _per_row((p.gather(-1, choice) - q.gather(-1, choice)).squeeze(-1).clamp_min(0))
+
+
+def bernoulli(original: Tensor, masked: Tensor) -> Tensor:
+    r"""Sum over columns of :math:`\mathrm{KL}[\mathrm{Bernoulli}(\sigma(a)) \| \mathrm{Bernoulli}(\sigma(b))]`."""
+    p = torch.sigmoid(original)
+    on = F.logsigmoid(original) - F.logsigmoid(masked)
+    off = F.logsigmoid(-original) - F.logsigmoid(-masked)
+    value = p * on + (1 - p) * off
+    return value.flatten(1).sum(1) if value.dim() > 1 else value
+
+
+def mse(original: Tensor, masked: Tensor) -> Tensor:
+    """Squared difference, in the output's own units: choose the tolerance accordingly."""
+    return _per_row((original - masked) ** 2)
+
+
+def gaussian(original: Tensor, masked: Tensor, variance: float = 1.0) -> Tensor:
+    r""":math:`(a - b)^2 / (2 \sigma^2)`: KL of two Gaussians of equal variance."""
+    return mse(original, masked) / (2 * variance)
+
+
+NAMED: dict[str, Function] = {
+    "kl": kl,
+    "js": jensen_shannon,
+    "cross_entropy": cross_entropy,
+    "bernoulli": bernoulli,
+    "mse": mse,
+    "gaussian": gaussian,
+}
+_CATEGORICAL = {"kl", "js", "cross_entropy"}
+
+
+class Divergence:
+    """A named or user-given divergence with what belongs to it: checks, and what counts as the same prediction.
+
+    What kind of numbers the model returns is decided once, on a first batch of outputs (:meth:`resolve`), so
+    that no later batch is read differently: ``probabilities`` are turned into logits, ``"gaussian"`` takes its
+    variance from them, and ``"auto"`` becomes a name.
+    """
+
+    def __init__(self, choice: str | Function = "auto") -> None:
+        if not callable(choice) and choice not in {"auto", *NAMED}:
+            raise GraphMaskError(
+                f"Expected a divergence among {', '.join(['auto', *NAMED])} or a callable, got {choice!r}."
+            )
+        self.choice = choice
+        self.name = "custom" if callable(choice) else choice
+        self.probabilities = False
+        self.variance = 1.0
+        self.resolved = False
+
+    def resolve(self, output: Tensor) -> None:
+        if self.resolved:
+            return
+        if self.name == "auto":
+            self.name = "kl" if output.dim() > 1 and output.shape[-1] > 1 else "bernoulli"
+            if self.name == "bernoulli":
+                warnings.warn(
+                    "The model returns one value per row, taken as a yes/no answer (divergence=\"bernoulli\"). "
+                    'For a regression pass divergence="mse" and a tolerance in squared output units, or "gaussian".',
+                    UserWarning,
+                    stacklevel=2,
+                )
+        if self.name in _CATEGORICAL:
+            if output.dim() < 2 or output.shape[-1] < 2:
+                raise GraphMaskError(
+                    f"Expected at least two columns (classes) for divergence={self.name!r}, got an output of shape "
+                    f'{tuple(output.shape)}. Use "bernoulli" for a yes/no logit, "mse" for a regression.'
+                )
+            sums = output.sum(-1)
+            self.probabilities = bool((output >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-4)
+        elif self.name == "bernoulli":
+            self.probabilities = bool(((output >= 0) & (output <= 1)).all())
+        elif self.name == "gaussian":
+            self.variance = max(float(output.double().var()) if output.numel() > 1 else 0.0, 1e-12)
+        self.resolved = True
+
+    def logits(self, output: Tensor) -> Tensor:
+        if not self.probabilities:
+            return output
+        tiny = torch.finfo(output.dtype).tiny
+        if self.name == "bernoulli":
+            return output.clamp_min(tiny).log() - (1 - output).clamp_min(tiny).log()
+        return output.clamp_min(tiny).log()
+
+    def __call__(self, original: Tensor, masked: Tensor) -> Tensor:
+        if original.shape != masked.shape:
+            raise GraphMaskError(
+                f"Expected the masked model to return the original's shape {tuple(original.shape)}, "
+                f"got {tuple(masked.shape)}. The shape of the output must not depend on the messages."
+            )
+        if callable(self.choice):
+            value = self.choice(original, masked)
+        elif self.name == "gaussian":
+            value = gaussian(original, masked, self.variance)
+        else:
+            value = NAMED[self.name](self.logits(original), self.logits(masked))
+        if not isinstance(value, Tensor) or value.shape != original.shape[:1]:
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise GraphMaskError(
+                f"Expected the divergence to return one value per output row, shape {tuple(original.shape[:1])}, "
+                f"got {found}."
+            )
+        return value
+
+    def flips(self, original: Tensor, masked: Tensor) -> Tensor:
+        """Per row: did the prediction change? Regressions have no prediction to change."""
+        if self.name in {"mse", "gaussian"}:
+            return torch.zeros(original.shape[0], dtype=torch.bool, device=original.device)
+        if self.name == "bernoulli" or original.dim() < 2 or original.shape[-1] < 2:
+            changed = (self.logits(original) > 0) != (self.logits(masked) > 0)
+        else:
+            changed = original.argmax(-1) != masked.argmax(-1)
+        return changed.flatten(1).any(1) if changed.dim() > 1 else changed
+
+    def state(self) -> dict[str, object]:
+        return {"name": self.name, "probabilities": self.probabilities, "variance": self.variance}
+
+    def load_state(self, state: dict[str, object]) -> None:
+        self.name = str(state["name"])
+        self.probabilities = bool(state["probabilities"])
+        self.variance = float(state["variance"])  # type: ignore[arg-type]
+        self.resolved = True

@@ -1,0 +1,97 @@
+"""Which of the user's edges does a layer's edge belong to?
+
+Layers rearrange the graph before they send: they append self-loops, drop and re-append those of the input,
+or send relation by relation. Masks must be told in terms of the edges the user knows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmask.errors import GraphMaskError
+
+
+class EdgeMap:
+    """Maps a layer's effective ``[2, E']`` to positions in the user's ``edge_index``.
+
+    Without ``edge_index`` the first effective edges asked about become the user's.
+    """
+
+    def __init__(self, edge_index: Tensor | None) -> None:
+        self.edge_index = edge_index
+        self._last: tuple[Tensor, Tensor | None] | None = None
+
+    @property
+    def count(self) -> int:
+        return 0 if self.edge_index is None else self.edge_index.shape[1]
+
+    def __call__(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Tensor | None:
+        """[E'] positions, -1 for self-loops the layer added; None when both are the same edges in the same order."""
+        if self.edge_index is None:
+            self.edge_index = effective
+        mine, count = self.edge_index, self.count
+        if effective is mine:
+            return None
+        extra = effective.shape[1] - count
+        if extra >= 0 and torch.equal(effective[:, :count], mine):
+            if extra == 0:
+                return None
+            if bool((effective[0, count:] == effective[1, count:]).all()):
+                positions = torch.full((effective.shape[1],), -1, device=effective.device)
+                positions[:count] = torch.arange(count, device=effective.device)
+                return positions
+        if extra < 0:
+            positions_of_relation = self._by_relation(effective, inputs, ordinal)
+            if positions_of_relation is not None:
+                return positions_of_relation
+        # Deep models repeat the same rearrangement in every layer: match once.
+        if self._last is not None and torch.equal(self._last[0], effective):
+            return self._last[1]
+        positions = match(mine, effective)
+        strangers = (positions < 0) & (effective[0] != effective[1])
+        if bool(strangers.any()):
+            flipped = match(mine, effective.flip(0))
+            if bool(((flipped < 0) & (effective[0] != effective[1])).any()):
+                u, v = effective[:, strangers][:, 0].tolist()
+                raise GraphMaskError(
+                    f"Expected module {name!r} to send along edges of the graph that was passed in (or self-loops), "
+                    f"got {int(strangers.sum())} other edges, for instance ({u}, {v}). "
+                    "Pass the graph as the layers see it: do the rewiring before the model is called."
+                )
+            positions = flipped  # the layer sends against the edges' direction
+        self._last = (effective, positions)
+        return positions
+
+    def _by_relation(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int) -> Tensor | None:
+        """Edges of one relation, as layers select them that send relation after relation.
+
+        Endpoints alone would not tell two edges between the same nodes apart. ``ordinal`` is the first guess.
+        """
+        assert self.edge_index is not None
+        for types in inputs:
+            if not isinstance(types, Tensor) or types.is_floating_point() or types.shape != (self.count,):
+                continue
+            relations = torch.unique(types)
+            for relation in [ordinal, *relations.tolist()]:
+                positions = (types == relation).nonzero().view(-1)
+                if positions.numel() == effective.shape[1] and torch.equal(self.edge_index[:, positions], effective):
+                    return positions
+        return None
+
+
+def match(mine: Tensor, theirs: Tensor) -> Tensor:
+    """For each column of ``theirs`` its position in ``mine``, -1 if none; the n-th duplicate takes the n-th."""
+    if mine.shape[1] == 0 or theirs.shape[1] == 0:
+        return torch.full((theirs.shape[1],), -1, device=theirs.device)
+    nodes = int(torch.maximum(mine.max(), theirs.max())) + 1
+    my_keys, my_order = (mine[0] * nodes + mine[1]).sort(stable=True)
+    keys, order = (theirs[0] * nodes + theirs[1]).sort(stable=True)
+    nth = torch.arange(keys.numel(), device=keys.device) - torch.searchsorted(keys, keys)
+    at = (torch.searchsorted(my_keys, keys) + nth).clamp_max(my_keys.numel() - 1)
+    found = torch.where(my_keys[at] == keys, my_order[at], -1)
+    # Past the last duplicate, the clamp may land on an equal key that is already taken.
+    taken = nth >= torch.searchsorted(my_keys, keys, right=True) - torch.searchsorted(my_keys, keys)
+    return torch.empty_like(found).scatter_(0, order, found.masked_fill(taken, -1))

@@ -1,0 +1,281 @@
+r"""Gate networks: for every edge of a site, the location of its gate.
+
+.. math:: \gamma_{u,v} = W_2\, \mathrm{ReLU}(\mathrm{LN}(W_1 [h_u, h_v, m_{u,v}])) + c
+
+(appendix A of the paper), seeing only what the layer itself sees at that moment: no look-ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphmask.capture import Messages
+from graphmask.errors import GraphMaskError
+
+#: c: gates start open.
+INITIAL_LOCATION = 2.0
+#: Locations stay in [-3, 3]: a saturated gate could not be moved again.
+LIMIT = 3.0
+#: Edges per block when no gradient is needed: hidden activations of a block stay in the processor's cache.
+BLOCK = 1 << 13
+
+
+@dataclass
+class SiteSpec:
+    """Sizes of what a gate sees at its site. 0 or absent: the layer does not have it."""
+
+    message: int
+    source: int
+    target: int
+    features: dict[str, int]
+    categories: dict[str, int]
+    pieces: int
+    matrix: bool = False
+    relations: int = 1
+
+    @classmethod
+    def of(cls, pieces: list[Messages]) -> SiteSpec:
+        """From the messages of all calls of a site on a first batch."""
+        first = pieces[0]
+        if first.matrix is not None:
+            call = first.matrix
+            size = call.nodes.shape[-1]
+            return cls(call.messages.shape[-1], size, size, {}, {}, 1, True, call.adjacency.shape[1])
+        categories = {}
+        for key in first.categories:
+            largest = max((int(m.categories[key].max()) for m in pieces if m.categories[key].numel()), default=0)
+            # Relations that a first batch does not show share the rows of a table with some room.
+            categories[key] = max(first.num_relations, largest + 1, 64)
+        return cls(
+            message=first.flat().shape[1],
+            source=0 if first.source_states is None else first.source_states.shape[1],
+            target=0 if first.target_states is None else first.target_states.shape[1],
+            features={key: value.shape[1] for key, value in first.features.items()},
+            categories=categories,
+            pieces=len(pieces),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Clamp(torch.autograd.Function):
+    """Clamp to [-LIMIT, LIMIT]; the gradient is blocked only where it points further outward."""
+
+    @staticmethod
+    def forward(ctx: Any, location: Tensor) -> Tensor:
+        ctx.save_for_backward(location)
+        return location.clamp(-LIMIT, LIMIT)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (location,) = ctx.saved_tensors
+        (grad,) = grads
+        outward = ((location > LIMIT) & (grad < 0)) | ((location < -LIMIT) & (grad > 0))
+        return grad.masked_fill(outward, 0)
+
+
+def clamp(location: Tensor) -> Tensor:
+    return _Clamp.apply(location)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Gate(nn.Module):
+    """What edge-list and matrix gates share: standardised inputs, and the calibrated shift of the location."""
+
+    shift: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(()))
+
+    def standardise(self, pieces: list[Messages]) -> None:
+        """Take mean and spread of every input from a first batch."""
+        raise NotImplementedError
+
+    def raw(self, messages: Messages) -> Tensor:
+        """[E'] locations before the shift."""
+        raise NotImplementedError
+
+    def forward(self, messages: Messages) -> Tensor:
+        """[E'] calibrated locations of the Hard Concrete gates."""
+        return self.raw(messages) - self.shift
+
+
+def _linear(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter:
+    bound = columns**-0.5
+    return nn.Parameter(torch.empty(rows, columns).uniform_(-bound, bound, generator=generator))
+
+
+class EdgeGate(Gate):
+    """The edge-list form.
+
+    ``W_1`` is kept as one projection per input, so that the two node parts are multiplied once per node and
+    gathered: O(V d h + E h) instead of O(E d h). Standardisation is folded into the projections.
+    """
+
+    def __init__(self, spec: SiteSpec, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.spec = spec
+        sizes = {"source": spec.source, "target": spec.target, "message": spec.message}
+        sizes |= {f"feature:{key}": size for key, size in spec.features.items()}
+        self.sizes = {key: size for key, size in sizes.items() if size}
+        self.weights = nn.ParameterDict({key: _linear(hidden, size, generator) for key, size in self.sizes.items()})
+        tables = {f"category:{key}": rows for key, rows in spec.categories.items()}
+        if spec.pieces > 1:
+            tables["piece"] = spec.pieces
+        self.tables = nn.ParameterDict(
+            {key: nn.Parameter(torch.randn(rows, hidden, generator=generator)) for key, rows in tables.items()}
+        )
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.norm = nn.LayerNorm(hidden)
+        self.out = nn.Parameter(torch.empty(hidden).uniform_(-(hidden**-0.5), hidden**-0.5, generator=generator))
+        self.out_bias = nn.Parameter(torch.tensor(INITIAL_LOCATION))
+        for key, size in self.sizes.items():
+            self.register_buffer(f"mean:{key}", torch.zeros(size))
+            self.register_buffer(f"scale:{key}", torch.ones(size))
+
+    def _inputs(self, messages: Messages) -> dict[str, Tensor]:
+        """Everything a gate sees, by name, each [N, d] or [E', d]."""
+        found: dict[str, Tensor | None] = {
+            "source": messages.source_states,
+            "target": messages.target_states,
+            "message": messages.flat().detach(),
+            **{f"feature:{key}": value for key, value in messages.features.items()},
+        }
+        inputs = {}
+        for key, size in self.sizes.items():
+            value = found.get(key)
+            if value is None or value.shape[1] != size:
+                raise GraphMaskError(
+                    f"Expected {size} {key.removeprefix('feature:')} feature(s) at this site as when it was fitted, "
+                    f"got {'none' if value is None else value.shape[1]}."
+                )
+            inputs[key] = value.to(self.bias.dtype)
+        return inputs
+
+    @torch.no_grad()
+    def standardise(self, pieces: list[Messages]) -> None:
+        rows: dict[str, list[Tensor]] = {key: [] for key in self.sizes}
+        for messages in pieces:
+            for key, value in self._inputs(messages).items():
+                if value.shape[0] and not (key in ("source", "target") and rows[key]):
+                    rows[key].append(value)
+        for key, parts in rows.items():
+            if not parts:
+                continue
+            value = torch.cat(parts)
+            deviation = value.std(0, unbiased=False)
+            self.get_buffer(f"mean:{key}").copy_(value.mean(0))
+            # A feature that never varies says nothing: leave it out rather than blow up its rounding errors.
+            self.get_buffer(f"scale:{key}").copy_(torch.where(deviation > 1e-5, 1 / deviation, 0.0))
+
+    def _project(self, key: str) -> tuple[Tensor, Tensor]:
+        """W' and b' with W' x + b' = W ((x - mean) * scale)."""
+        weight = self.weights[key] * self.get_buffer(f"scale:{key}")
+        return weight, -(weight @ self.get_buffer(f"mean:{key}"))
+
+    def raw(self, messages: Messages) -> Tensor:
+        inputs = self._inputs(messages)
+        bias = self.bias
+        if "piece" in self.tables:
+            bias = bias + self.tables["piece"][messages.piece]
+        projected = {}
+        weights = {}
+        for key in self.sizes:
+            weights[key], constant = self._project(key)
+            bias = bias + constant
+        same = "source" in weights and "target" in weights and inputs["source"] is inputs["target"]
+        if same:
+            both = F.linear(inputs["source"], torch.cat([weights["source"], weights["target"]]))
+            projected["source"], projected["target"] = both.chunk(2, 1)
+        else:
+            for key in {"source", "target"} & weights.keys():
+                projected[key] = F.linear(inputs[key], weights[key])
+        ends = {"source": messages.source, "target": messages.target}
+        rows = {key: (projected[key], ends[key]) for key in projected}
+        for key, table in self.tables.items():
+            if key != "piece":
+                rows[key] = (table, messages.categories[key.removeprefix("category:")] % table.shape[0])
+        columns = {key: (inputs[key], weights[key]) for key in weights if key not in projected}
+        if torch.is_grad_enabled():
+            return self._head(rows, columns, bias, slice(None))
+        count = messages.source.shape[0]
+        location = bias.new_empty(count)
+        for start in range(0, count, BLOCK):
+            block = slice(start, start + BLOCK)
+            location[block] = self._head(rows, columns, bias, block)
+        return location
+
+    def _head(
+        self,
+        rows: dict[str, tuple[Tensor, Tensor]],
+        columns: dict[str, tuple[Tensor, Tensor]],
+        bias: Tensor,
+        block: slice,
+    ) -> Tensor:
+        """[block] locations: gathered rows + projected columns -> LayerNorm -> ReLU -> one number."""
+        hidden = None
+        for value, weight in columns.values():
+            part = F.linear(value[block], weight, bias if hidden is None else None)
+            hidden = part if hidden is None else hidden + part
+        for table, index in rows.values():
+            part = table.index_select(0, index[block])
+            hidden = part + bias if hidden is None else hidden + part
+        assert hidden is not None
+        return clamp(F.relu(self.norm(hidden)) @ self.out + self.out_bias)
+
+
+class BilinearGate(Gate):
+    r"""The matrix form: :math:`\hat\gamma_r = \hat W_r\, \mathrm{ReLU}(\mathrm{LN}(\hat W_1 H))\, H^\top + c`."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, spec: SiteSpec, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.spec = spec
+        self.first = _linear(hidden, spec.source, generator)
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.norm = nn.LayerNorm(hidden)
+        # Scaled so that locations start near their bias: gates must start open.
+        start = torch.randn(spec.relations, spec.source, hidden, generator=generator)
+        self.relation = nn.Parameter(0.1 * start / (hidden * spec.source) ** 0.5)
+        self.out_bias = nn.Parameter(torch.full((spec.relations,), INITIAL_LOCATION))
+        self.register_buffer("mean", torch.zeros(spec.source))
+        self.register_buffer("scale", torch.ones(spec.source))
+
+    @torch.no_grad()
+    def standardise(self, pieces: list[Messages]) -> None:
+        call = pieces[0].matrix
+        assert call is not None
+        b, _, receiver, sender = call.entries
+        present = torch.cat([torch.stack([b, receiver]), torch.stack([b, sender])], 1).unique(dim=1)
+        value = call.nodes[present[0], present[1]].to(self.mean.dtype)  # padding is no node
+        if value.shape[0]:
+            deviation = value.std(0, unbiased=False)
+            self.mean.copy_(value.mean(0))
+            self.scale.copy_(torch.where(deviation > 1e-5, 1 / deviation, 0.0))
+
+    def raw(self, messages: Messages) -> Tensor:
+        call = messages.matrix
+        if call is None or call.nodes.shape[-1] != self.spec.source or call.adjacency.shape[1] != self.spec.relations:
+            raise GraphMaskError("Expected the same state size and relations at this site as when it was fitted.")
+        states = (call.nodes.detach().to(self.mean.dtype) - self.mean) * self.scale
+        left = F.relu(self.norm(F.linear(states, self.first, self.bias)))  # [B, N, h]
+        b, r, receiver, sender = call.entries
+        if call.adjacency.is_sparse:
+            right = torch.einsum("bnh,rdh->brnd", left, self.relation)  # [B, R, N, d]: the sender's half
+            location = (right[b, r, sender] * states[b, receiver]).sum(-1)
+        else:
+            right = torch.einsum("bnh,rdh->brnd", left, self.relation)
+            location = (states[:, None] @ right.transpose(-1, -2))[b, r, receiver, sender]
+        return clamp(location + self.out_bias[r])
+
+
+def build(spec: SiteSpec, hidden: int, generator: torch.Generator) -> Gate:
+    return (BilinearGate if spec.matrix else EdgeGate)(spec, hidden, generator)

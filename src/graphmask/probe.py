@@ -1,0 +1,165 @@
+"""The probe: all gates and baselines of one model, and the two passes in which they are used.
+
+First the original model runs and every gate is computed from its states; then the model runs again with
+the gates applied. What a gate sees is thus never touched by masking, nor by anything above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmask import batches
+from graphmask.batches import Forward
+from graphmask.capture import Messages, Site, Tap, tap
+from graphmask.errors import GraphMaskError
+from graphmask.gates import Gate, SiteSpec, build
+from graphmask.masking import by_user_edges
+
+
+@dataclass
+class Original:
+    """What the original pass over a batch left behind."""
+
+    output: Tensor
+    edge_index: Tensor  #: [2, E]
+    locations: Tensor  #: [L, E]; -inf where the site sends nothing along that edge
+    carried: Tensor  #: bool [L, E]
+    edge_type: Tensor | None  #: [E], from taps that know relations
+    edge_graph: Tensor | None  #: [E], from taps that know the batch
+    graphs: int | None
+
+
+class Probe(nn.Module):
+    """Gate networks and baselines, one of each per site."""
+
+    def __init__(self, sites: tuple[Site, ...], specs: Sequence[SiteSpec], hidden: int, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.sites = sites
+        self.specs = tuple(specs)
+        self.hidden = hidden
+        self.gates = nn.ModuleList([build(spec, hidden, generator) for spec in specs])
+        self.baselines = nn.ParameterList([nn.Parameter(torch.zeros(spec.message)) for spec in specs])
+
+    def gate(self, site: int) -> Gate:
+        return self.gates[site]  # type: ignore[return-value]
+
+    @classmethod
+    @torch.no_grad()
+    def discover(cls, model: nn.Module, forward: Forward, batch: Any, hidden: int, seed: int) -> tuple[Probe, Tensor]:
+        """Find the sites by running the model once; standardise gates and set baselines to the mean message."""
+        found: dict[int, list[Messages]] = {}
+
+        def visit(messages: Messages) -> None:
+            found.setdefault(messages.site, []).append(messages)
+
+        with tap(model, visit, batches.edge_index_of(batch)) as state:
+            output = batches.call(forward, model, batch)
+        if not state.sites:
+            raise GraphMaskError(
+                "Expected the model to pass messages when it runs, but none of its message passing layers or taps "
+                "was called through hooks. Does its forward bypass them?"
+            )
+        probe = cls(tuple(state.sites), [SiteSpec.of(found[site]) for site in sorted(found)], hidden, seed)
+        probe.to(output.device)
+        for site, pieces in found.items():
+            probe.gate(site).standardise(pieces)
+            if pieces[0].matrix is not None:
+                call = pieces[0].matrix
+                b, r, _, sender = call.entries
+                rows = call.messages[b, r if call.messages.shape[1] > 1 else torch.zeros_like(r), sender]
+            else:
+                rows = torch.cat([m.flat() for m in pieces])
+            if rows.shape[0]:
+                probe.baselines[site].copy_(rows.mean(0))
+        return probe, output
+
+    def original(self, model: nn.Module, forward: Forward, batch: Any) -> Original:
+        """Explain-time first pass: outputs and locations, no message kept longer than its layer needs it."""
+        edge_index = batches.edge_index_of(batch)
+        columns: list[tuple[int, Tensor | None, Tensor]] = []
+        last: list[Messages] = []
+
+        def visit(messages: Messages) -> None:
+            positions, location = messages.to_user(self.gate(messages.site)(messages))
+            columns.append((messages.site, positions, location))
+            if messages.matrix is not None and not last:
+                last.append(messages)
+
+        with torch.no_grad(), tap(model, visit, edge_index, self.sites) as state:
+            output = batches.call(forward, model, batch)
+            state.check_complete()
+        user_edges = state.edge_map.edge_index
+        assert user_edges is not None
+        shape = (len(self.sites), user_edges.shape[1])
+        locations = torch.full(shape, -torch.inf, device=output.device)
+        for site, positions, location in columns:
+            locations[site, slice(None) if positions is None else positions] = location
+        result = Original(output, user_edges, locations, locations > -torch.inf, None, None, None)
+        if last:
+            call = last[0].matrix
+            assert call is not None
+            result.edge_graph, result.edge_type = call.entries[0], call.entries[1]
+            result.graphs = call.adjacency.shape[0]
+        return result
+
+    def masked(self, model: nn.Module, forward: Forward, batch: Any, edge_index: Tensor, gates: Tensor) -> Tensor:
+        """Second pass, with gates ``[L, E]`` in terms of the user's edges."""
+        visit = by_user_edges(gates, [b.detach() for b in self.baselines])
+        with torch.no_grad(), tap(model, visit, edge_index, self.sites) as state:
+            output = batches.call(forward, model, batch)
+            state.check_complete()
+        return output
+
+    def train_step(
+        self, model: nn.Module, forward: Forward, batch: Any, activate: Callable[[Tensor, int], Tensor]
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Both passes with gradients to the probe; ``activate(location, site)`` makes the gate values.
+
+        Returns the two outputs and, per site, the gate values of the user's edges.
+        """
+        edge_index = batches.edge_index_of(batch)
+        gates: dict[tuple[int, int], Tensor] = {}
+        mine: list[list[Tensor]] = [[] for _ in self.sites]
+        # Both passes draw the same dropout: what differs between them is the masking alone.
+        random_state = _random_state(self.baselines[0].device)
+
+        def capture(messages: Messages) -> None:
+            with torch.enable_grad():
+                z = activate(self.gate(messages.site)(messages), messages.site)
+                if messages.edges is not None:
+                    own = messages.edges < 0
+                    mine[messages.site].append(z[~own])
+                    z = torch.where(own, torch.ones_like(z), z)
+                else:
+                    mine[messages.site].append(z)
+                gates[messages.site, messages.piece] = z
+
+        def mask(messages: Messages) -> tuple[Tensor, Tensor]:
+            return gates[messages.site, messages.piece], self.baselines[messages.site]
+
+        with torch.no_grad(), tap(model, capture, edge_index, self.sites) as state:
+            original = batches.call(forward, model, batch)
+            state.check_complete()
+        _set_random_state(random_state)
+        with tap(model, mask, edge_index, self.sites):
+            masked = batches.call(forward, model, batch)
+        return original, masked, [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in mine]
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def _set_random_state(state: tuple[Tensor, Tensor | None]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])
+
+
+__all__ = ["Original", "Probe", "Tap"]

@@ -1,0 +1,1 @@
+"""Explanations as something a person likes to read."""

@@ -1,0 +1,354 @@
+"use strict";
+// Draws the two views and the edge table of every card from the JSON in #data. Text always goes in through
+// textContent or setAttribute, never as HTML.
+(() => {
+  const SVG = "http://www.w3.org/2000/svg";
+  const KEPT = 2, DROPPED = 1, SILENT = 0;
+  const DRAW_AT_ONCE = 20;      // cards beyond these are drawn when they come near the window
+  const LABELLED_EDGES = 30;    // with more kept edges, type labels would cover the drawing
+  const ALL_ROWS_UP_TO = 24;    // with more nodes, the unrolled view leaves out those without a kept message
+
+  const make = (name, attributes = {}, parent = null, text = null, space = null) => {
+    const element = space ? document.createElementNS(space, name) : document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    if (text !== null) element.textContent = text;
+    if (parent) parent.append(element);
+    return element;
+  };
+  const draw = (name, attributes, parent, text = null) => make(name, attributes, parent, text, SVG);
+  const cut = (text, length) => (text.length > length ? text.slice(0, length - 1) + "…" : text);
+  const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
+  const parsed = JSON.parse(document.getElementById("data").textContent);
+  const cards = [...document.querySelectorAll(".card")].map((element) => {
+    const data = parsed[Number(element.dataset.card)];
+    const edges = data.edges.map(([id, source, target, type, bend, state, scores, gold]) => (
+      { id, source, target, type, bend, state, scores, gold }));
+    const nodes = data.nodes.map(([id, x, y, label, loop]) => ({ id, x, y, label, loop }));
+    return {
+      element, data, edges, nodes, layer: null, selected: null, drawn: false, graphEdges: [], hops: [],
+      edge: new Map(edges.map((e) => [e.id, e])), node: new Map(nodes.map((n) => [n.id, n])),
+    };
+  });
+
+  const nameOf = (card, v) => (card.node.has(v) ? card.node.get(v).label : card.data.names[v] ?? String(v));
+  const typeOf = (card, e) => (e.type < 0 ? "" : card.data.types[e.type][0]);
+  const styleOf = (card, e) => (e.type < 0 ? "c0 d0" : card.data.types[e.type][1]);
+  const fate = (state) => ["no message", "dropped", "kept"][state];
+  const describe = (card, e, site = null) => {
+    const lines = [`${nameOf(card, e.source)} → ${nameOf(card, e.target)}` + (e.type < 0 ? "" : `  (${typeOf(card, e)})`)];
+    card.data.sites.forEach((name, s) => {
+      if (site !== null && s !== site) return;
+      const right = e.gold && e.state[s] !== SILENT && e.gold[s] ? ", right answer" : "";
+      lines.push(`${name}: ` + (e.state[s] === SILENT ? "no message" : `${fate(e.state[s])}, score ${e.scores[s]}${right}`));
+    });
+    return lines.join("\n");
+  };
+
+  // ---- graph view -------------------------------------------------------------------------------------------
+
+  const geometry = (card, e, r) => {
+    const a = card.node.get(e.source), b = card.node.get(e.target);
+    if (a === b) {  // a loop; further loops of the same node reach further out
+      const reach = r * (3.4 + e.bend), spread = 0.5 + 0.1 * e.bend;
+      const at = (angle, d) => [a.x + Math.cos(angle) * d, a.y + Math.sin(angle) * d];
+      const [p, c1, c2, q] = [at(a.loop - spread, r), at(a.loop - spread, reach), at(a.loop + spread, reach), at(a.loop + spread, r + 5)];
+      return { d: `M${p}C${c1} ${c2} ${q}`, tip: at(a.loop + spread, r + 1), angle: a.loop + spread + Math.PI, middle: at(a.loop, reach * 0.8) };
+    }
+    const dx = b.x - a.x, dy = b.y - a.y, length = Math.hypot(dx, dy) || 1;
+    const side = e.bend * Math.min(26, length * 0.3);
+    const mx = (a.x + b.x) / 2 - (dy / length) * side, my = (a.y + b.y) / 2 + (dx / length) * side;
+    const out = Math.atan2(my - a.y, mx - a.x), back = Math.atan2(my - b.y, mx - b.x);
+    const on = (node, angle, d) => [(node.x + Math.cos(angle) * d).toFixed(1), (node.y + Math.sin(angle) * d).toFixed(1)];
+    return {
+      d: `M${on(a, out, r)}Q${mx.toFixed(1)} ${my.toFixed(1)} ${on(b, back, r + 7)}`, tip: on(b, back, r + 1.5),
+      angle: back + Math.PI, middle: [(a.x + b.x + 2 * mx) / 4, (a.y + b.y + 2 * my) / 4],
+    };
+  };
+
+  const drawGraph = (card) => {
+    const [width, height, r] = card.data.box;
+    const holder = card.element.querySelector("[data-view=graph]");
+    const picture = draw("svg", { class: "graph", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Graph" }, holder);
+    picture.style.cssText = `max-width:${Math.max(width * 1.35, 260)}px;min-width:${width * 0.6}px`;
+    const layers = ["halo", "faint", "strong", "text"].map((name) => draw("g", { class: name }, picture));
+    for (const e of card.edges) {
+      if (e.bend === null) continue;
+      const g = geometry(card, e, r);
+      const group = draw("g", { class: "edge " + styleOf(card, e), "data-edge": e.id, "data-tip": describe(card, e) }, layers[1]);
+      const halo = e.gold ? draw("path", { class: "gold", d: g.d }, layers[0]) : null;
+      draw("path", { class: "hit", d: g.d }, group);
+      if (e.type >= 0 && card.data.types[e.type][2]) draw("path", { class: "casing", d: g.d }, group);
+      draw("path", { class: "line", d: g.d }, group);
+      draw("path", { class: "head", d: "M0 0L-9 -4.2L-7 0L-9 4.2Z", transform: `translate(${g.tip}) rotate(${((g.angle * 180) / Math.PI).toFixed(1)})` }, group);
+      const label = draw("text", { class: "edge-label", x: g.middle[0].toFixed(1), y: (g.middle[1] + 3.5).toFixed(1) }, layers[3], cut(typeOf(card, e), 14));
+      card.graphEdges.push({ e, group, halo, label, strong: layers[2], faint: layers[1] });
+    }
+    const inside = card.nodes.every((n) => n.label.length <= 3);
+    for (const n of card.nodes) drawNode(card, picture, n, n.x, n.y, r, inside ? "inside" : "below");
+    roving(picture);
+  };
+
+  const drawNode = (card, picture, n, x, y, r, where, column = null) => {
+    const count = (card.data.paths?.[n.id] ?? []).length;
+    const group = draw("g", { class: "node", "data-node": n.id, transform: `translate(${x} ${y})`, "data-tip": n.label }, picture);
+    if (column !== null) group.dataset.column = column;
+    if (card.data.paths) {
+      group.setAttribute("role", "button");
+      group.setAttribute("tabindex", "-1");
+      group.setAttribute("aria-label", `node ${n.label}, ${plural(count, "retained path")}`);
+      group.dataset.tip = `${n.label}\n${plural(count, "retained path")} end${count === 1 ? "s" : ""} here`;
+    }
+    draw("circle", { r }, group);
+    if (where === "inside") draw("text", { y: r * 0.32, "font-size": r * (n.label.length > 2 ? 0.72 : 0.86) }, group, n.label);
+    if (where === "below") draw("text", { class: "outside", y: r + 12, "font-size": Math.max(10, r * 0.8) }, group, cut(n.label, 14));
+  };
+
+  // One tab stop per drawing; arrow keys move between its nodes.
+  const roving = (picture) => {
+    const stops = [...picture.querySelectorAll(".node[tabindex]")];
+    stops[0]?.setAttribute("tabindex", "0");
+    picture.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      const at = stops.indexOf(document.activeElement);
+      if (!step || at < 0) return;
+      event.preventDefault();
+      stops[at].setAttribute("tabindex", "-1");
+      const next = stops[(at + step + stops.length) % stops.length];
+      next.setAttribute("tabindex", "0");
+      next.focus();
+    });
+  };
+
+  // ---- unrolled view: one column of nodes before, between and after the layers -------------------------------
+
+  const drawUnrolled = (card) => {
+    const holder = card.element.querySelector("[data-view=unrolled]");
+    const everything = card.element.querySelector(".show-dropped").checked;
+    const lines = [];
+    for (const e of card.edges) if (e.bend !== null) e.state.forEach((state, site) => state !== SILENT && lines.push({ e, site, state }));
+    const shown = lines.filter((l) => everything || l.state === KEPT);
+    const touched = new Set(shown.flatMap((l) => [l.e.source, l.e.target]));
+    const all = everything || card.data.rows.length <= ALL_ROWS_UP_TO;
+    const rows = card.data.rows.filter((v) => all || touched.has(v) || v === card.selected);
+    holder.replaceChildren();
+    card.hops = [];
+    if (!rows.length) return void make("p", { class: "empty" }, holder, "No message is kept.");
+    const layers = card.data.sites.length, step = rows.length <= 24 ? 27 : 18, r = rows.length <= 24 ? 7 : 5, top = 46;
+    const longest = Math.max(...rows.map((v) => Math.min(14, nameOf(card, v).length)));
+    const gutter = 22 + longest * 6.4, gap = Math.max(92, Math.min(300, (560 - 2 * gutter) / layers));
+    const width = 2 * gutter + layers * gap, height = top + rows.length * step;
+    const x = (column) => gutter + column * gap, y = new Map(rows.map((v, i) => [v, top + (i + 0.5) * step]));
+    const picture = draw("svg", { class: "unrolled", viewBox: `0 0 ${width.toFixed(0)} ${height}`, role: "group", "aria-label": "Unrolled layers" }, holder);
+    picture.style.cssText = `max-width:${width * 1.2}px;min-width:${Math.max(width * 0.6, Math.min(layers, 12) * 70)}px`;
+    card.data.sites.forEach((name, s) => {
+      const heading = draw("text", { class: "site", x: x(s) + gap / 2, y: 16, "data-tip": name }, picture, cut(name, Math.floor(gap / 7)));
+      heading.id = `site-${card.element.dataset.card}-${s}`;
+      draw("path", { class: "span", d: `M${x(s) + 8} 24H${x(s + 1) - 8}m-4 -3l4 3l-4 3` }, picture);
+    });
+    for (const v of rows) {
+      draw("path", { class: "guide", d: `M${x(0)} ${y.get(v)}H${x(layers)}` }, picture);
+      for (const [anchor, at] of [["end", x(0) - r - 7], ["start", x(layers) + r + 7]])
+        draw("text", { class: "row", "text-anchor": anchor, x: at, y: y.get(v) + 4 }, picture, cut(nameOf(card, v), 14));
+    }
+    for (const { e, site, state } of shown.sort((a, b) => a.state - b.state)) {
+      const [x0, x1] = [x(site) + r, x(site + 1) - r], pull = (x1 - x0) * 0.45;
+      const [y0, y1] = [y.get(e.source), y.get(e.target)], shift = e.source === e.target ? e.bend * 5 : e.bend * 4;
+      const d = `M${x0} ${y0}C${x0 + pull} ${y0 + shift} ${x1 - pull} ${y1 + shift} ${x1} ${y1}`;
+      const group = draw("g", { class: `edge hop ${styleOf(card, e)} ${fate(state)}`, "data-edge": e.id, "data-site": site, "data-tip": describe(card, e, site) }, picture);
+      draw("path", { class: "hit", d }, group);
+      if (e.type >= 0 && card.data.types[e.type][2]) draw("path", { class: "casing", d }, group);
+      draw("path", { class: "line", d }, group);
+      card.hops.push({ e, site, group });
+    }
+    for (let column = 0; column <= layers; column++)
+      for (const v of rows) drawNode(card, picture, card.node.get(v), x(column), y.get(v), r, "none", column);
+    roving(picture);
+  };
+
+  // ---- state -> classes ---------------------------------------------------------------------------------------
+
+  const paint = (card) => {
+    const { layer, selected } = card;
+    const paths = selected === null ? [] : card.data.paths?.[selected] ?? [];
+    const lit = new Set(paths.flat().map(([site, edge]) => `${site}:${edge}`));
+    card.element.classList.toggle("selecting", selected !== null);
+    const bold = card.graphEdges.filter(({ e }) => (layer === null ? e.state.includes(KEPT) : e.state[layer] === KEPT)).length;
+    for (const { e, group, halo, label, strong, faint } of card.graphEdges) {
+      const state = layer === null ? Math.max(...e.state, SILENT) : e.state[layer];
+      for (const s of [KEPT, DROPPED, SILENT]) group.classList.toggle(["silent", "dropped", "kept"][s], s === state);
+      const isLit = (layer === null ? e.state.map((_, s) => s) : [layer]).some((s) => lit.has(`${s}:${e.id}`));
+      group.classList.toggle("lit", isLit);
+      (state === KEPT || isLit ? strong : faint).append(group);  // bold edges lie on top
+      label.classList.toggle("lit", isLit);
+      label.toggleAttribute("hidden", state !== KEPT || bold > LABELLED_EDGES);
+      halo?.toggleAttribute("hidden", !(layer === null ? e.gold.some((g, s) => g && e.state[s] !== SILENT) : e.gold[layer] && state !== SILENT));
+    }
+    for (const { e, site, group } of card.hops) group.classList.toggle("lit", lit.has(`${site}:${e.id}`));
+    const ends = new Set(), cells = new Set();
+    for (const [site, id] of paths.flat()) {
+      const e = card.edge.get(id);
+      if (!e) continue;
+      if (layer === null || layer === site) { ends.add(e.source); ends.add(e.target); }
+      cells.add(`${site}:${e.source}`).add(`${site + 1}:${e.target}`);
+    }
+    for (const node of card.element.querySelectorAll(".node")) {
+      const v = Number(node.dataset.node), column = node.dataset.column;
+      node.classList.toggle("lit", v === selected || (column === undefined ? ends.has(v) : cells.has(`${column}:${v}`)));
+      node.classList.toggle("chosen", v === selected);
+      if (card.data.paths) node.setAttribute("aria-pressed", String(v === selected));
+    }
+    tell(card, paths);
+  };
+
+  const tell = (card, paths) => {
+    const status = card.element.querySelector(".status");
+    if (!status) return;
+    if (card.selected === null) return void (status.textContent = "Select a node to see the retained paths that end in it; Escape clears.");
+    const words = paths.slice(0, 8).map((path) => path.map(([, id], i) => {
+      const e = card.edge.get(id);
+      if (!e) return i ? " → ?" : "? → ?";
+      return (i ? "" : nameOf(card, e.source)) + " → " + nameOf(card, e.target);
+    }).join(""));
+    const more = paths.length > 8 ? `; and ${paths.length - 8} more` : "";
+    const name = nameOf(card, card.selected);
+    status.textContent = paths.length
+      ? `${plural(paths.length, "retained path")} end${paths.length === 1 ? "s" : ""} in ${name}: ${words.join("; ")}${more}`
+      : `No retained path ends in ${name}.`;
+  };
+
+  // ---- edge table, built when it is first opened --------------------------------------------------------------
+
+  const drawTable = (card) => {
+    const holder = card.element.querySelector(".table-holder");
+    if (holder.firstChild) return;
+    const table = make("table", { class: "edge-table" }, holder);
+    const header = make("tr", {}, make("thead", {}, table)), body = make("tbody", {}, table);
+    const typed = card.data.types.length > 0;
+    const score = (e, s) => (e.state[s] === SILENT ? -1 : e.scores[s]);
+    const columns = [
+      ["edge", (e) => e.id], ["source", (e) => nameOf(card, e.source)], ["target", (e) => nameOf(card, e.target)],
+      ...(typed ? [["type", (e) => typeOf(card, e)]] : []),
+      ...card.data.sites.map((name, s) => [name, (e) => score(e, s)]),
+    ];
+    const rows = card.data.table.map((id) => {
+      const e = card.edge.get(id), row = make("tr", { "data-edge": id });
+      make("td", { class: "num" }, row, id);
+      make("td", {}, row, nameOf(card, e.source));
+      make("td", {}, row, nameOf(card, e.target));
+      if (typed) {
+        const cell = make("td", { class: "type" }, row);
+        make("span", { class: `dot ${styleOf(card, e)}` }, cell);
+        cell.append(typeOf(card, e));
+      }
+      card.data.sites.forEach((name, s) => scoreCell(row, e, s));
+      return { e, row };
+    });
+    columns.forEach(([name, value], index) => {
+      const cell = make("th", { scope: "col", "aria-sort": index ? "none" : "ascending" }, header);
+      make("button", { type: "button" }, cell, name).addEventListener("click", () => {
+        // Scores are most interesting from the top, names from A.
+        const first = index >= columns.length - card.data.sites.length ? "descending" : "ascending";
+        const now = cell.getAttribute("aria-sort");
+        const next = now === "none" ? first : now === "ascending" ? "descending" : "ascending";
+        for (const other of header.children) other.setAttribute("aria-sort", "none");
+        cell.setAttribute("aria-sort", next);
+        const sign = next === "ascending" ? 1 : -1;
+        rows.sort((a, b) => sign * compare(value(a.e), value(b.e)) || a.e.id - b.e.id);
+        body.append(...rows.map((r) => r.row));
+      });
+    });
+    body.append(...rows.map((r) => r.row));
+  };
+
+  const compare = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
+
+  const scoreCell = (row, e, s) => {
+    const cell = make("td", { class: "score " + ["silent", "dropped", "kept"][e.state[s]] }, row);
+    if (e.state[s] === SILENT) return void make("span", { class: "none", title: "no message at this layer" }, cell, "–");
+    const bar = make("span", { class: "bar", "aria-hidden": "true" }, cell);
+    make("i", {}, bar).style.width = `${100 * e.scores[s]}%`;
+    make("span", { class: "digits" }, cell, e.scores[s].toFixed(2));
+    make("span", { class: "mark" }, cell, e.state[s] === KEPT ? "✓ kept" : "dropped");
+    if (e.gold) make("span", { class: "star", title: e.gold[s] ? "right answer" : "" }, cell, e.gold[s] ? "★ right" : "");
+  };
+
+  // ---- wiring -------------------------------------------------------------------------------------------------
+
+  const show = (card) => {
+    if (card.drawn) return;
+    card.drawn = true;
+    drawGraph(card);
+    drawUnrolled(card);
+    paint(card);
+  };
+  const select = (card, node) => {
+    card.selected = node;
+    paint(card);
+  };
+  for (const card of cards) {
+    const { element } = card;
+    const chosen = (event) => (card.data.paths ? event.target.closest?.(".node") : null);
+    const toggle = (node) => select(card, Number(node.dataset.node) === card.selected ? null : Number(node.dataset.node));
+    element.addEventListener("click", (event) => {
+      const node = chosen(event), button = event.target.closest("[data-layer]");
+      if (node) toggle(node);
+      if (!button) return;
+      card.layer = button.dataset.layer === "" ? null : Number(button.dataset.layer);
+      for (const b of element.querySelectorAll("[data-layer]")) b.setAttribute("aria-pressed", String(b === button));
+      paint(card);
+    });
+    element.addEventListener("keydown", (event) => {
+      const node = chosen(event);
+      if (!node || (event.key !== "Enter" && event.key !== " ")) return;
+      event.preventDefault();
+      toggle(node);
+    });
+    element.querySelector(".show-dropped").addEventListener("change", () => { drawUnrolled(card); paint(card); });
+    element.querySelector("details").addEventListener("toggle", () => drawTable(card));
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") for (const card of cards) if (card.selected !== null) select(card, null);
+  });
+
+  cards.slice(0, DRAW_AT_ONCE).forEach(show);
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) show(cards.find((c) => c.element === target));
+  }, { rootMargin: "800px" });
+  for (const card of cards.slice(DRAW_AT_ONCE)) watcher.observe(card.element);
+  window.addEventListener("beforeprint", () => cards.forEach(show));
+
+  const tip = document.getElementById("tip");
+  const place = (event) => {
+    const target = event.target.closest?.("[data-tip]");
+    tip.hidden = !target;
+    if (!target) return;
+    tip.textContent = target.dataset.tip;
+    const box = target.getBoundingClientRect();
+    const [px, py] = event.clientX === undefined ? [box.right, box.bottom] : [event.clientX, event.clientY];
+    tip.style.left = `${Math.max(8, Math.min(px + 14, innerWidth - tip.offsetWidth - 8))}px`;
+    tip.style.top = `${py + 18 + tip.offsetHeight > innerHeight ? py - tip.offsetHeight - 12 : py + 18}px`;
+  };
+  for (const kind of ["pointermove", "focusin"]) document.addEventListener(kind, place);
+  for (const kind of ["pointerleave", "focusout", "scroll"]) document.addEventListener(kind, () => { tip.hidden = true; }, true);
+
+  const tools = document.getElementById("tools");
+  if (!tools) return;
+  const arrange = () => {
+    const words = document.getElementById("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const key = document.getElementById("sort").value;
+    let visible = 0;
+    for (const card of cards) {
+      card.element.hidden = !words.every((word) => card.data.search.includes(word));
+      visible += card.element.hidden ? 0 : 1;
+    }
+    const value = (card) => card.data.sort[Number(key)] ?? Infinity;
+    const sign = key === "1" ? -1 : 1;
+    const order = key === "" ? cards : [...cards].sort((a, b) => sign * compare(value(a), value(b)) || 0);
+    document.getElementById("cards").append(...order.map((card) => card.element));
+    document.getElementById("count").textContent = visible === cards.length ? plural(visible, "example") : `${visible} of ${plural(cards.length, "example")}`;
+    document.getElementById("nothing").hidden = visible > 0;
+  };
+  tools.addEventListener("input", arrange);
+  tools.addEventListener("submit", (event) => event.preventDefault());
+})();

@@ -1,0 +1,319 @@
+"""One HTML file that shows explanations: verdict, certificate, graph, unrolled layers, edge table.
+
+The file is complete in itself (no network, CSS and JavaScript inlined) and the same input gives the same bytes.
+Words and numbers are rendered here and are readable without JavaScript; the drawings are made by ``page.js`` from
+the JSON this module embeds. Nothing in here needs torch, so a saved explanation can be shown anywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from graphmask.errors import GraphMaskError
+from graphmask.report.layout import layout
+
+DRAW_ALL_EDGES_UP_TO = 400
+DRAW_AT_MOST = 1500
+TABLE_ROWS = 200
+OUTPUT_VALUES = 8
+LEGEND_TYPES = 24
+
+# Okabe and Ito's palette, in the order page.css declares it (.c0 ... .c7).
+COLOURS = ("blue", "vermillion", "green", "orange", "sky", "purple", "yellow", "ink")
+# A type that is called after a colour is drawn in that colour: a "red" edge in blue would be a Stroop test.
+COLOUR_WORDS = {
+    "blue": 0, "red": 1, "vermillion": 1, "green": 2, "orange": 3, "sky": 4, "cyan": 4, "purple": 5, "pink": 5,
+    "magenta": 5, "violet": 5, "yellow": 6, "black": 7, "grey": 7, "gray": 7, "white": 7,
+}  # fmt: skip
+DASHES = 3  # after eight types colours come back with another dash
+
+KEPT, DROPPED, SILENT = 2, 1, 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table under the verdict."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | float]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One explanation in plain Python. ``L`` sites, ``E`` edges."""
+
+    title: str
+    sites: tuple[str, ...]  # input side first
+    num_nodes: int
+    edges: list[tuple[int, int]]  # [E] (source, target); self-loops and duplicates are fine
+    kept: list[list[bool]]  # [L][E]
+    scores: list[list[float]]  # [L][E] in 0..1
+    gated: list[list[bool]]  # [L][E] False where the edge carries no message at that site
+    edge_types: list[str] | None  # [E]
+    node_labels: list[str] | None  # [V]
+    gold: list[list[bool]] | None  # [L][E] the known right answer, when there is one
+    retained: float
+    divergence: float
+    tolerance: float
+    faithful: bool
+    same_prediction: bool | None
+    original: list[float]
+    masked: list[float]
+    notes: list[str]
+    paths: dict[int, list[list[tuple[int, int]]]] | None  # node -> paths of (site, edge) hops that end in it
+
+    def __post_init__(self) -> None:
+        grids: dict[str, list[Any] | None] = {"kept": self.kept, "scores": self.scores, "gated": self.gated}
+        for name, grid in {**grids, "gold": self.gold}.items():
+            if grid is not None and [len(row) for row in grid] != [len(self.edges)] * len(self.sites):
+                raise GraphMaskError(
+                    f"Expected {name} of shape [{len(self.sites)}][{len(self.edges)}], got rows of "
+                    f"{[len(row) for row in grid]}. Hint: one row per site, one value per edge."
+                )
+        if any(not 0 <= v < self.num_nodes for edge in self.edges for v in edge):
+            raise GraphMaskError(f"Expected nodes 0..{self.num_nodes - 1} in edges, got one outside.")
+        if any(not math.isfinite(score) for row in self.scores for score in row):
+            raise GraphMaskError("Expected finite scores, got NaN or infinity. Hint: scores are probabilities.")
+        sizes = ((self.edge_types, "edge_types", len(self.edges)), (self.node_labels, "node_labels", self.num_nodes))
+        for labels, name, size in sizes:
+            if labels is not None and len(labels) != size:
+                raise GraphMaskError(f"Expected {size} {name}, got {len(labels)}.")
+
+    def state(self, site: int, edge: int) -> int:
+        if not self.gated[site][edge]:
+            return SILENT
+        return KEPT if self.kept[site][edge] else DROPPED
+
+
+def render(examples: Sequence[Example], *, title: str, verdict: str, tables: Sequence[Table] = ()) -> str:
+    """The complete HTML document."""
+    slots = type_slots(label for example in examples for label in example.edge_types or ())
+    cards = [_card(example, slots) for example in examples]
+    here = Path(__file__).parent
+    script = (here / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(here),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, percent=percent)
+    return environment.get_template("page.html.jinja").render(
+        title=title,
+        verdict=verdict,
+        tables=tables,
+        cards=cards,
+        figures=_figures(examples),
+        style=Markup((here / "page.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        data=_embed([card["data"] for card in cards]),
+    )
+
+
+def write(path: str | os.PathLike[str], html: str) -> None:
+    """Write ``html`` so that ``path`` is at every moment either the old file or the whole new one."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        # A lone surrogate in a label must not cost the user the page.
+        temporary.write_text(html, encoding="utf-8", errors="replace", newline="\n")
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def number(value: str | float) -> str:
+    """A number as a person would write it; text stays as it is."""
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return "not a number" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    if value == int(value) and abs(value) < 1e9 and (isinstance(value, int) or abs(value) >= 1000):
+        text = f"{int(value):,}"
+    else:
+        text = f"{value:.3g}"
+    return text.replace("-", "−") if re.fullmatch(r"[-\d.,]+", text) else text
+
+
+def percent(value: float) -> str:
+    if not math.isfinite(value):
+        return number(value)
+    digits = 0 if value in (0, 1) or value >= 0.9995 else 1
+    return f"{value:.{digits}%}"
+
+
+def type_slots(labels: Iterable[str]) -> dict[str, int]:
+    """Colour and dash of every edge type, the same on all cards: slot % 8 is the colour, slot // 8 the dash."""
+    ordered = sorted(set(labels), key=_natural)
+    taken: dict[str, int] = {}
+    for label in ordered:
+        words = re.findall(r"[a-z]+", label.lower())
+        wanted = next((COLOUR_WORDS[word] for word in words if word in COLOUR_WORDS), None)
+        if wanted is not None and wanted not in taken.values():
+            taken[label] = wanted
+    free = (slot for slot in range(len(ordered) + len(COLOURS)) if slot not in set(taken.values()))
+    return {label: taken[label] if label in taken else next(free) for label in ordered}
+
+
+def _natural(label: str) -> tuple[list[tuple[int, str]], str]:
+    """Sorts "type 2" before "type 10"."""
+    return [(int(n) if n else -1, t) for n, t in re.findall(r"(\d{1,18})|(\D+)", label)], label
+
+
+def _style_of(slot: int) -> str:
+    return f"c{slot % len(COLOURS)} d{slot // len(COLOURS) % DASHES}"
+
+
+def _embed(data: object) -> Markup:
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":  # so that no label can end the script element or begin a comment
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
+    sites, edges = range(len(example.sites)), range(len(example.edges))
+    best = [max((example.scores[s][e] for s in sites if example.gated[s][e]), default=0.0) for e in edges]
+    by_score = sorted(edges, key=lambda e: (-best[e], e))
+    state = [[example.state(s, e) for s in sites] for e in edges]
+    remarks = []
+    drawn, tabled = list(edges), list(edges)
+    if len(edges) > DRAW_ALL_EDGES_UP_TO:
+        kept = [e for e in by_score if KEPT in state[e]]
+        drawn = sorted(kept[:DRAW_AT_MOST])
+        remarks.append(f"This graph has {len(edges):,} edges: the drawings show only kept edges and their nodes.")
+        if len(kept) > DRAW_AT_MOST:
+            remarks.append(f"Of {len(kept):,} kept edges the {DRAW_AT_MOST:,} with the highest score are drawn.")
+        tabled = sorted(by_score[:TABLE_ROWS])
+    if not any(KEPT in row for row in state):
+        remarks.append(
+            "No edge is kept: within the tolerance, this output does not depend on any message."
+            if example.faithful and len(edges)
+            else "No edge is kept."
+        )
+    if len(drawn) < len(edges):
+        nodes = sorted({v for e in drawn for v in example.edges[e]})
+    else:
+        nodes = list(range(example.num_nodes))
+    labels = example.node_labels or [str(v) for v in range(example.num_nodes)]
+    place = layout(nodes, [example.edges[e] for e in drawn], max((len(labels[v]) for v in nodes), default=1))
+    bend = dict(zip(drawn, place.bends, strict=True))
+    shown = sorted({*drawn, *tabled})
+    types = sorted({example.edge_types[e] for e in shown}, key=_natural) if example.edge_types else []
+    # Rows of the unrolled view follow the drawing from top to bottom, which keeps most lines short.
+    rows = sorted(nodes, key=lambda v: (place.positions[v][1], place.positions[v][0], v))
+    data = {
+        "sites": example.sites,
+        "box": [place.width, place.height, place.radius],
+        "nodes": [[v, *place.positions[v], labels[v], place.loop_angles.get(v, 0)] for v in nodes],
+        "names": {v: labels[v] for v in sorted({v for e in shown for v in example.edges[e]} - set(nodes))},
+        "rows": rows,
+        "types": [[label, _style_of(slots[label]), slots[label] % len(COLOURS) == 6] for label in types],
+        "edges": [
+            [
+                e,
+                *example.edges[e],
+                types.index(example.edge_types[e]) if example.edge_types else -1,
+                bend.get(e),
+                state[e],
+                [round(example.scores[s][e], 4) for s in sites],
+                [int(example.gold[s][e]) for s in sites] if example.gold else None,
+            ]
+            for e in shown
+        ],
+        "table": tabled,
+        "paths": None if example.paths is None else {str(v): p for v, p in sorted(example.paths.items()) if p},
+        "search": "\n".join([example.title, *example.notes, *labels, *types]).lower(),
+        "sort": [example.retained, _finite(example.divergence), example.title.lower()],
+    }
+    hidden = len(edges) - len(tabled)
+    return {
+        "example": example,
+        "data": data,
+        "remarks": remarks,
+        "legend": [(label, _style_of(slots[label])) for label in types[:LEGEND_TYPES]],
+        "more_types": max(0, len(types) - LEGEND_TYPES),
+        "has_silent": any(SILENT in state[e] for e in drawn),
+        "table_note": f"The {TABLE_ROWS} highest scoring of {len(edges):,} edges." if hidden else "",
+        "messages": sum(map(sum, example.gated)),
+        "kept": sum(row.count(KEPT) for row in state),
+        "agreement": _agreement(example),
+        "bar": _tolerance_bar(example),
+        "outputs": _outputs(example),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _tolerance_bar(example: Example) -> dict[str, float]:
+    """Percentages on a scale where the tolerance sits at 60, unless the divergence is so large it would not fit."""
+    divergence = example.divergence if math.isfinite(example.divergence) else math.inf
+    scale = max(example.tolerance / 0.6, min(divergence, example.tolerance * 8) * 1.04) or 1.0
+    return {
+        "fill": round(100 * min(1.0, max(0.0, divergence) / scale), 2),
+        "tick": round(100 * example.tolerance / scale, 2),
+    }
+
+
+def _outputs(example: Example) -> list[dict[str, Any]]:
+    pairs = list(zip(example.original, example.masked, strict=False))[:OUTPUT_VALUES]
+    finite = [v for pair in pairs for v in pair if math.isfinite(v)]
+    low, high = min([0.0, *finite]), max([0.0, *finite])
+    span = (high - low) or 1.0
+
+    def bar(value: float) -> tuple[float, float]:
+        end = value if math.isfinite(value) else 0.0
+        return round(100 * (min(end, 0) - low) / span, 2), round(100 * abs(end) / span, 2)
+
+    zero = round(-100 * low / span, 2)
+    return [{"before": a, "after": b, "bars": (bar(a), bar(b)), "zero": zero} for a, b in pairs]
+
+
+def _agreement(example: Example) -> str:
+    """How the kept messages compare with the known right answer, in words."""
+    if example.gold is None:
+        return ""
+    pairs = [
+        (g, k)
+        for gold, kept, gated in zip(example.gold, example.kept, example.gated, strict=True)
+        for g, k, carries in zip(gold, kept, gated, strict=True)
+        if carries
+    ]
+    right, found = sum(g for g, _ in pairs), sum(g and k for g, k in pairs)
+    extra = sum(k and not g for g, k in pairs)
+    return f"{found} of {right} right messages found, {extra or 'none'} too many"
+
+
+def _figures(examples: Sequence[Example]) -> list[tuple[str, str]]:
+    """Numbers over all examples; with a single one its card says it all."""
+    if len(examples) < 2:
+        return []
+    n = len(examples)
+    faithful = sum(example.faithful for example in examples)
+    figures = [
+        (f"{faithful:,} of {n:,}", "faithful"),
+        (percent(sum(example.retained for example in examples) / n), "retained on average"),
+        (number(max(example.divergence for example in examples)), "largest divergence"),
+    ]
+    told = [example.same_prediction for example in examples if example.same_prediction is not None]
+    if told:
+        figures.insert(1, (f"{sum(told):,} of {len(told):,}", "same prediction"))
+    return figures

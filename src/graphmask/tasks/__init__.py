@@ -1,0 +1,1 @@
+"""Tasks with known answers: data, model and gold explanations."""
