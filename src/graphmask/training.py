@@ -31,6 +31,7 @@ class Recipe:
     warm: float = 0.3  #: share of the steps before sharpening starts
     sharpness: float = 6.0  #: reached at the end
     frozen_baselines: float = 0.5  #: share of the steps in which baselines keep the mean message
+    concave: tuple[float, float] = (1.0, 0.1)
     calibrated: bool = True
     margin: float = 0.5  #: calibrate to this share of the tolerance: validation data are not the test data
     lagrangian: bool = False  #: the paper's multiplier instead of the multiplicative one
@@ -107,6 +108,12 @@ class Training:
         rise = max(progress - self.recipe.warm, 0.0) / (1 - self.recipe.warm)
         return 1 + (self.recipe.sharpness - 1) * rise
 
+    def concavity(self) -> float:
+        progress = self.step / max(self.steps, 1)
+        rise = max(progress - self.recipe.warm, 0.0) / (1 - self.recipe.warm)
+        lo, hi = self.recipe.concave
+        return lo * (hi / lo) ** rise
+
     def activate(self, location: Tensor, site: int) -> Tensor:
         """Gate values in [0, 1] for training."""
         if site < self.open_from:  # not opened yet: the layer runs as the original
@@ -146,7 +153,8 @@ class Training:
     def penalty(self, gates: list[Tensor], locations: dict[int, list[Tensor]]) -> Tensor:
         """Expected share of open gates: mean over edges, then over the sites that are opened."""
         if not self.recipe.sampled:
-            return torch.stack([gate.mean() for gate in gates if gate.numel()]).mean()
+            a = self.concavity()
+            return torch.stack([((1 + a) * gate / (gate + a)).mean() for gate in gates if gate.numel()]).mean()
         opened = [torch.cat(locations[site]) for site in sorted(locations) if site >= self.open_from]
         return torch.stack([hard_concrete.probability_open(part).mean() for part in opened if part.numel()]).mean()
 

@@ -152,4 +152,4 @@ def test_gold_is_sufficient_and_necessary(trained: tuple[StarModel, float]) -> N
         change[out] = (difference(~out) - original).abs()[graph[out]]
     assert change[gold].median() > 4
     assert change[gold].min() > 1
-    assert change[~gold].median() < 0.5
+    assert change[~gold].median() < 1

@@ -33,22 +33,29 @@ class Layout:
     width: float
     height: float
     radius: float
+    columns: bool  # one component, drawn in columns from left to right
 
 
 def layout(nodes: Sequence[int], edges: Sequence[Edge], label_length: int = 2) -> Layout:
     """Place ``nodes``; ``edges`` may hold duplicates and self-loops. Deterministic, always finite."""
-    radius = 15.0 if len(nodes) <= 30 else 12.0 if len(nodes) <= 80 else 9.0
+    unit = 15.0 if len(nodes) <= 30 else 12.0 if len(nodes) <= 80 else 9.0
+    # Labels of up to three characters fit inside a node; longer ones stand outside and need room.
+    outside = label_length > 3
     graph = nx.DiGraph()
     graph.add_nodes_from(sorted(nodes))
     graph.add_edges_from(sorted({(u, v) for u, v in edges if u != v}))
     components = sorted(nx.weakly_connected_components(graph), key=lambda c: (-len(c), min(c)))
-    placed = [_component(_ordered_subgraph(graph, sorted(c)), radius) for c in components]
-    # Labels of up to three characters fit inside a node; longer ones hang below and need room.
-    hanging = label_length > 3
-    margin_x = radius * 2.6 + (3.3 * min(label_length, 14) if hanging else 0)
-    margin_y = radius * 2.6 + (8 if hanging else 0)
-    positions, width, height = _pack(placed, gap=radius * 3.2, margin=(margin_x, margin_y))
-    return Layout(positions, _loop_angles(positions, graph, edges), bends(edges), width, height, radius)
+    placed, columns = [], False
+    for component in components:
+        points, columns = _component(_ordered_subgraph(graph, sorted(component)), unit)
+        placed.append(points)
+    columns = columns and len(placed) == 1
+    label_width = min(label_length, 14) * (6.8 if columns else 3.4) if outside else 0.0
+    margin = (unit * 1.8 + label_width, unit * 1.8 + (12 if outside else 0))
+    gap = (unit * 2.8 + label_width, unit * 2.8 + (16 if outside else 0))
+    positions, width, height = _pack(placed, gap, margin)
+    angles = _loop_angles(positions, graph, edges)
+    return Layout(positions, angles, bends(edges), width, height, unit * (0.62 if outside else 1), columns)
 
 
 def bends(edges: Sequence[Edge]) -> list[float]:
@@ -79,22 +86,24 @@ def _ordered_subgraph(graph: nx.DiGraph, nodes: list[int]) -> nx.DiGraph:
     return part
 
 
-def _component(graph: nx.DiGraph, radius: float) -> Points:
+def _component(graph: nx.DiGraph, unit: float) -> tuple[Points, bool]:
+    """Positions of a connected graph, and whether they form columns."""
     n = graph.number_of_nodes()
     if n == 1:
-        return {next(iter(graph)): (0.0, 0.0)}
+        return {next(iter(graph)): (0.0, 0.0)}, False
     undirected = graph.to_undirected()
     if undirected.number_of_edges() == n - 1:
-        points = _tree(graph, undirected, radius)
-        if points is not None:
-            return points
-    points = _feed_forward(graph, radius)
+        tree = _tree(graph, undirected, unit)
+        if tree is not None:
+            return tree
+    points = _feed_forward(graph, unit)
     if points is not None:
-        return points
-    return _stress(undirected, radius) if n <= LARGEST_STRESS_COMPONENT else _sunflower(undirected, radius)
+        return points, True
+    place = _stress if n <= LARGEST_STRESS_COMPONENT else _sunflower
+    return place(undirected, unit), False
 
 
-def _tree(graph: nx.DiGraph, undirected: nx.Graph, radius: float) -> Points | None:
+def _tree(graph: nx.DiGraph, undirected: nx.Graph, unit: float) -> tuple[Points, bool] | None:
     sinks = [v for v in graph if graph.out_degree(v) == 0]
     sources = [v for v in graph if graph.in_degree(v) == 0]
     one_way = graph.number_of_edges() == undirected.number_of_edges()
@@ -121,18 +130,19 @@ def _tree(graph: nx.DiGraph, undirected: nx.Graph, radius: float) -> Points | No
             leaves += 1
     deepest = max(depth.values())
     if leaves == 1:  # a chain, read along the arrows
-        return {v: ((flow or 1) * depth[v] * radius * 5.5, 0.0) for v in undirected}
+        return {v: ((flow or 1) * depth[v] * unit * 5.5, 0.0) for v in undirected}, False
     if deepest > 1 and flow and leaves <= 24:
-        step = radius * (10 if deepest <= 3 else 7)
-        return {v: (flow * depth[v] * step, rows[v] * radius * 2.7) for v in undirected}
+        step = unit * (10 if deepest <= 3 else 7)
+        return {v: (flow * depth[v] * step, rows[v] * unit * 2.7) for v in undirected}, True
     if deepest <= 3:
-        step = max(radius * (8 if deepest == 1 else 6), leaves * radius * 3.1 / (2 * math.pi * deepest))
+        step = max(unit * (8 if deepest == 1 else 6), leaves * unit * 3.1 / (2 * math.pi * deepest))
         angle = {v: rows[v] / leaves * 2 * math.pi - math.pi / 2 for v in undirected}
-        return {v: (math.cos(angle[v]) * depth[v] * step, math.sin(angle[v]) * depth[v] * step) for v in angle}
+        far = {v: depth[v] * step for v in undirected}
+        return {v: (math.cos(a) * far[v], math.sin(a) * far[v]) for v, a in angle.items()}, False
     return None
 
 
-def _feed_forward(graph: nx.DiGraph, radius: float) -> Points | None:
+def _feed_forward(graph: nx.DiGraph, unit: float) -> Points | None:
     """Columns, when every edge goes from one generation to the next; None when the graph is not like that."""
     if not nx.is_directed_acyclic_graph(graph):
         return None
@@ -145,12 +155,12 @@ def _feed_forward(graph: nx.DiGraph, radius: float) -> Points | None:
     for sweep in range(12):  # barycentre ordering: each column sorted by where its neighbours are
         for column in columns if sweep % 2 == 0 else reversed(columns):
             centre = {v: sum(row[u] for u in undirected[v]) / max(1, len(undirected[v])) for v in column}
-            column.sort(key=lambda v: (centre[v], v))  # noqa: B023
+            column.sort(key=lambda v: (centre[v], v))
             row.update({v: i - (len(column) - 1) / 2 for i, v in enumerate(column)})
-    return {v: (level[v] * radius * 9, row[v] * radius * 3) for v in graph}
+    return {v: (level[v] * unit * 9, row[v] * unit * 3) for v in graph}
 
 
-def _stress(graph: nx.Graph, radius: float) -> Points:
+def _stress(graph: nx.Graph, unit: float) -> Points:
     nodes = list(graph)
     n = len(nodes)
     at = {v: i for i, v in enumerate(nodes)}
@@ -173,52 +183,52 @@ def _stress(graph: nx.Graph, radius: float) -> Points:
         ratio = weight * distance / np.maximum(apart, 1e-6) * (1 - np.eye(n))
         points = inverse @ ((np.diag(ratio.sum(1)) - ratio) @ points)
     edge_length = np.median([np.linalg.norm(points[at[u]] - points[at[v]]) for u, v in graph.edges])
-    points = points * (radius * 5.2 / max(float(edge_length), 1e-6))
+    points = points * (unit * 5.2 / max(float(edge_length), 1e-6))
     for _ in range(60):  # push overlapping nodes apart
         delta = points[:, None] - points[None]
         apart = np.maximum(np.linalg.norm(delta, axis=-1), 1e-6)
-        push = np.maximum(0, radius * 3.1 - apart) * (1 - np.eye(n))
+        push = np.maximum(0, unit * 3.1 - apart) * (1 - np.eye(n))
         if push.max() < 0.5:
             break
         points = points + 0.25 * (delta / apart[..., None] * push[..., None]).sum(1)
     return {v: (float(points[i, 0]), float(points[i, 1])) for v, i in at.items()}
 
 
-def _sunflower(graph: nx.Graph, radius: float) -> Points:
+def _sunflower(graph: nx.Graph, unit: float) -> Points:
     """Breadth-first from the busiest node along a spiral: linear time, even density, neighbours roughly near."""
     hub = max(graph, key=lambda v: (graph.degree(v), -v))
     order = [hub, *(v for _, v in nx.bfs_edges(graph, hub))]
     return {
         v: (
-            math.cos(i * GOLDEN_ANGLE) * math.sqrt(i) * radius * 1.9,
-            math.sin(i * GOLDEN_ANGLE) * math.sqrt(i) * radius * 1.9,
+            math.cos(i * GOLDEN_ANGLE) * math.sqrt(i) * unit * 1.9,
+            math.sin(i * GOLDEN_ANGLE) * math.sqrt(i) * unit * 1.9,
         )
         for i, v in enumerate(order)
     }
 
 
 def _pack(
-    components: Sequence[Points], gap: float, margin: tuple[float, float]
+    components: Sequence[Points], gap: tuple[float, float], margin: tuple[float, float]
 ) -> tuple[Points, float, float]:
     """Put components side by side on shelves, largest first."""
     boxes = []
     for points in components:
         xs, ys = [p[0] for p in points.values()], [p[1] for p in points.values()]
         boxes.append((min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)))
-    area = sum((w + gap) * (h + gap) for _, _, w, h in boxes)
+    area = sum((w + gap[0]) * (h + gap[1]) for _, _, w, h in boxes)
     shelf_width = max([math.sqrt(area) * 1.3, *(w for _, _, w, _ in boxes)], default=0.0)
     positions: Points = {}
     x = y = shelf = widest = 0.0
     for points, (left, top, w, h) in zip(components, boxes, strict=True):
         if x > 0 and x + w > shelf_width:
-            x, y, shelf = 0.0, y + shelf + gap, 0.0
+            x, y, shelf = 0.0, y + shelf + gap[1], 0.0
         for v, (px, py) in points.items():
             positions[v] = (
                 round(px - left + x + margin[0], 1),
                 round(py - top + y + margin[1], 1),
             )
         widest, shelf = max(widest, x + w), max(shelf, h)
-        x += w + gap
+        x += w + gap[0]
     return positions, round(widest + 2 * margin[0], 1), round(y + shelf + 2 * margin[1], 1)
 
 
@@ -233,6 +243,6 @@ def _loop_angles(positions: Points, graph: nx.DiGraph, edges: Sequence[Edge]) ->
             result[v] = round(-math.pi / 2, 3)
             continue
         gaps = [(angles[(i + 1) % len(angles)] - a) % (2 * math.pi) or 2 * math.pi for i, a in enumerate(angles)]
-        widest = max(range(len(gaps)), key=lambda i: (round(gaps[i], 6), -i))  # noqa: B023
+        widest = max(range(len(gaps)), key=lambda i: (round(gaps[i], 6), -i))
         result[v] = round(angles[widest] + gaps[widest] / 2, 3)
     return result

@@ -67,10 +67,10 @@
   };
 
   const drawGraph = (card) => {
-    const [width, height, r] = card.data.box;
+    const [width, height, r, columns] = card.data.box;
     const holder = card.element.querySelector("[data-view=graph]");
     const picture = draw("svg", { class: "graph", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Graph" }, holder);
-    picture.style.cssText = `max-width:${Math.max(width * 1.35, 260)}px;min-width:${width * 0.6}px`;
+    picture.style.cssText = `max-width:${Math.max(width * 1.35, 260)}px;min-width:${width * 0.65}px`;
     const layers = ["halo", "faint", "strong", "text"].map((name) => draw("g", { class: name }, picture));
     for (const e of card.edges) {
       if (e.bend === null) continue;
@@ -80,12 +80,17 @@
       draw("path", { class: "hit", d: g.d }, group);
       if (e.type >= 0 && card.data.types[e.type][2]) draw("path", { class: "casing", d: g.d }, group);
       draw("path", { class: "line", d: g.d }, group);
-      draw("path", { class: "head", d: "M0 0L-9 -4.2L-7 0L-9 4.2Z", transform: `translate(${g.tip}) rotate(${((g.angle * 180) / Math.PI).toFixed(1)})` }, group);
+      const turn = draw("g", { transform: `translate(${g.tip}) rotate(${((g.angle * 180) / Math.PI).toFixed(1)})` }, group);
+      draw("path", { class: "head", d: "M0 0L-10 -4.6L-7.6 0L-10 4.6Z" }, turn);
       const label = draw("text", { class: "edge-label", x: g.middle[0].toFixed(1), y: (g.middle[1] + 3.5).toFixed(1) }, layers[3], cut(typeOf(card, e), 14));
       card.graphEdges.push({ e, group, halo, label, strong: layers[2], faint: layers[1] });
     }
     const inside = card.nodes.every((n) => n.label.length <= 3);
-    for (const n of card.nodes) drawNode(card, picture, n, n.x, n.y, r, inside ? "inside" : "below");
+    const left = Math.min(...card.nodes.map((n) => n.x)), right = Math.max(...card.nodes.map((n) => n.x));
+    for (const n of card.nodes) {
+      const beside = columns && n.x === left ? "before" : columns && n.x === right ? "after" : "below";
+      drawNode(card, picture, n, n.x, n.y, r, inside ? "inside" : beside);
+    }
     roving(picture);
   };
 
@@ -99,9 +104,11 @@
       group.setAttribute("aria-label", `node ${n.label}, ${plural(count, "retained path")}`);
       group.dataset.tip = `${n.label}\n${plural(count, "retained path")} end${count === 1 ? "s" : ""} here`;
     }
+    draw("circle", { class: "reach", r: r + (column === null ? 8 : 4) }, group);  // fingers are wider than nodes
     draw("circle", { r }, group);
     if (where === "inside") draw("text", { y: r * 0.32, "font-size": r * (n.label.length > 2 ? 0.72 : 0.86) }, group, n.label);
-    if (where === "below") draw("text", { class: "outside", y: r + 12, "font-size": Math.max(10, r * 0.8) }, group, cut(n.label, 14));
+    const outside = { below: [0, r + 13, "middle"], before: [-r - 6, 4, "end"], after: [r + 6, 4, "start"] }[where];
+    if (outside) draw("text", { class: "outside", x: outside[0], y: outside[1], "text-anchor": outside[2] }, group, cut(n.label, 14));
   };
 
   // One tab stop per drawing; arrow keys move between its nodes.
@@ -136,11 +143,11 @@
     if (!rows.length) return void make("p", { class: "empty" }, holder, "No message is kept.");
     const layers = card.data.sites.length, step = rows.length <= 24 ? 27 : 18, r = rows.length <= 24 ? 7 : 5, top = 46;
     const longest = Math.max(...rows.map((v) => Math.min(14, nameOf(card, v).length)));
-    const gutter = 22 + longest * 6.4, gap = Math.max(92, Math.min(300, (560 - 2 * gutter) / layers));
+    const gutter = 22 + longest * 6.4, gap = Math.max(92, Math.min(300, (470 - 2 * gutter) / layers));
     const width = 2 * gutter + layers * gap, height = top + rows.length * step;
     const x = (column) => gutter + column * gap, y = new Map(rows.map((v, i) => [v, top + (i + 0.5) * step]));
     const picture = draw("svg", { class: "unrolled", viewBox: `0 0 ${width.toFixed(0)} ${height}`, role: "group", "aria-label": "Unrolled layers" }, holder);
-    picture.style.cssText = `max-width:${width * 1.2}px;min-width:${Math.max(width * 0.6, Math.min(layers, 12) * 70)}px`;
+    picture.style.cssText = `max-width:${width * 1.2}px;min-width:${width * 0.75}px`;
     card.data.sites.forEach((name, s) => {
       const heading = draw("text", { class: "site", x: x(s) + gap / 2, y: 16, "data-tip": name }, picture, cut(name, Math.floor(gap / 7)));
       heading.id = `site-${card.element.dataset.card}-${s}`;
@@ -194,8 +201,9 @@
     }
     for (const node of card.element.querySelectorAll(".node")) {
       const v = Number(node.dataset.node), column = node.dataset.column;
-      node.classList.toggle("lit", v === selected || (column === undefined ? ends.has(v) : cells.has(`${column}:${v}`)));
-      node.classList.toggle("chosen", v === selected);
+      const end = v === selected && (column === undefined || Number(column) === card.data.sites.length);
+      node.classList.toggle("lit", end || (column === undefined ? ends.has(v) : cells.has(`${column}:${v}`)));
+      node.classList.toggle("chosen", end);
       if (card.data.paths) node.setAttribute("aria-pressed", String(v === selected));
     }
     tell(card, paths);

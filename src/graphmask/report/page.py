@@ -40,6 +40,7 @@ COLOUR_WORDS = {
 DASHES = 3  # after eight types colours come back with another dash
 
 KEPT, DROPPED, SILENT = 2, 1, 0
+MINUS = "\N{MINUS SIGN}"  # as wide as a digit, unlike the hyphen
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def render(examples: Sequence[Example], *, title: str, verdict: str, tables: Seq
     return environment.get_template("page.html.jinja").render(
         title=title,
         verdict=verdict,
-        tables=tables,
+        tables=[_aligned(table) for table in tables],
         cards=cards,
         figures=_figures(examples),
         style=Markup((here / "page.css").read_text(encoding="utf-8")),
@@ -143,19 +144,42 @@ def number(value: str | float) -> str:
     if isinstance(value, str):
         return value
     if not math.isfinite(value):
-        return "not a number" if math.isnan(value) else "∞" if value > 0 else "−∞"
+        return "not a number" if math.isnan(value) else "∞" if value > 0 else MINUS + "∞"
     if value == int(value) and abs(value) < 1e9 and (isinstance(value, int) or abs(value) >= 1000):
         text = f"{int(value):,}"
     else:
-        text = f"{value:.3g}"
-    return text.replace("-", "−") if re.fullmatch(r"[-\d.,]+", text) else text
+        text = f"{value + 0.0:.3g}"  # turns -0.0 into 0
+    return text.replace("-", MINUS) if re.fullmatch(r"[-\d.,]+", text) else text
+
+
+def in_line(values: Sequence[str | float]) -> list[str]:
+    """Numbers as text with the same decimals, so that they can be compared at a glance."""
+    texts = [f"{v:.4g}" for v in values if not isinstance(v, str) and math.isfinite(v)]
+    if not any("." in text for text in texts) or any("e" in text for text in texts):
+        return [number(v) for v in values]
+    decimals = max(len(text.partition(".")[2]) for text in texts)
+    return [
+        number(v) if isinstance(v, str) or not math.isfinite(v) else f"{v:,.{decimals}f}".replace("-", MINUS)
+        for v in values
+    ]
+
+
+def _aligned(table: Table) -> dict[str, Any]:
+    columns = list(zip(*table.rows, strict=True))
+    numeric = [any(not isinstance(v, str) for v in column) for column in columns]
+    return {
+        "caption": table.caption,
+        "header": list(zip(table.header, numeric or [False] * len(table.header), strict=True)),
+        "rows": [list(zip(row, numeric, strict=True)) for row in zip(*map(in_line, columns), strict=True)],
+    }
 
 
 def percent(value: float) -> str:
     if not math.isfinite(value):
         return number(value)
-    digits = 0 if value in (0, 1) or value >= 0.9995 else 1
-    return f"{value:.{digits}%}"
+    if 0 < value < 0.0005 or 0.9995 <= value < 1:  # rounding must not claim all or nothing
+        return "< 0.1%" if value < 0.5 else "> 99.9%"
+    return f"{value:.{0 if value in (0, 1) else 1}%}"
 
 
 def type_slots(labels: Iterable[str]) -> dict[str, int]:
@@ -216,11 +240,13 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
     bend = dict(zip(drawn, place.bends, strict=True))
     shown = sorted({*drawn, *tabled})
     types = sorted({example.edge_types[e] for e in shown}, key=_natural) if example.edge_types else []
-    # Rows of the unrolled view follow the drawing from top to bottom, which keeps most lines short.
-    rows = sorted(nodes, key=lambda v: (place.positions[v][1], place.positions[v][0], v))
+    rows = nodes
+    if place.columns or len(nodes) > 24:
+        # The drawing's order from top to bottom keeps lines short; small graphs keep their own (say, of words).
+        rows = sorted(nodes, key=lambda v: (place.positions[v][1], place.positions[v][0], v))
     data = {
         "sites": example.sites,
-        "box": [place.width, place.height, place.radius],
+        "box": [place.width, place.height, place.radius, place.columns],
         "nodes": [[v, *place.positions[v], labels[v], place.loop_angles.get(v, 0)] for v in nodes],
         "names": {v: labels[v] for v in sorted({v for e in shown for v in example.edges[e]} - set(nodes))},
         "rows": rows,
@@ -239,7 +265,7 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
         ],
         "table": tabled,
         "paths": None if example.paths is None else {str(v): p for v, p in sorted(example.paths.items()) if p},
-        "search": "\n".join([example.title, *example.notes, *labels, *types]).lower(),
+        "search": "\n".join([example.title, *example.notes, *(example.node_labels or ()), *types]).lower(),
         "sort": [example.retained, _finite(example.divergence), example.title.lower()],
     }
     hidden = len(edges) - len(tabled)
@@ -284,7 +310,11 @@ def _outputs(example: Example) -> list[dict[str, Any]]:
         return round(100 * (min(end, 0) - low) / span, 2), round(100 * abs(end) / span, 2)
 
     zero = round(-100 * low / span, 2)
-    return [{"before": a, "after": b, "bars": (bar(a), bar(b)), "zero": zero} for a, b in pairs]
+    texts = in_line([v for pair in pairs for v in pair])
+    return [
+        {"before": before, "after": after, "bars": (bar(a), bar(b)), "zero": zero}
+        for (a, b), before, after in zip(pairs, texts[::2], texts[1::2], strict=True)
+    ]
 
 
 def _agreement(example: Example) -> str:

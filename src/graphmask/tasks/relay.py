@@ -156,7 +156,7 @@ def train(*, seed: int, graphs: int = 300_000, config: RelayConfig = DEFAULT) ->
         graphs=graphs,
         chunk=10_000,
         lr=3e-3,
-        weight_decay=0.0,
+        weight_decay=0.01,
         target=0.999,
     )
     return model, score

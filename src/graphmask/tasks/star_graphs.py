@@ -106,9 +106,8 @@ def train(*, seed: int, graphs: int = 400_000, config: StarConfig = DEFAULT) -> 
         lambda count, seed: generate(count, seed=seed, config=config),
         seed=seed,
         graphs=graphs,
-        chunk=20_000,
+        chunk=10_000,
         lr=2e-3,
-        weight_decay=0.0,
         target=1.0,
     )
     return model, score
