@@ -53,6 +53,22 @@ class Validation:
                 break
         self._known: dict[tuple[float, ...], Verdict] = {}
 
+    def levels(self, site: int) -> list[float]:
+        """Thresholds worth trying, rising, one per plateau; the first keeps everything."""
+        locations = torch.cat([original.locations[site][original.carried[site]] for _, original in self.batches])
+        grid = torch.arange(-LIMIT + STEP / 2, LIMIT, STEP)
+        kept = (locations[None] > grid[:, None].to(locations.device)).double().mean(1).tolist()
+        levels, plateau, share = [-LIMIT - 1], [], 1.0
+        for threshold, now in zip(grid.tolist(), kept, strict=True):
+            if share - now > 0.002 and plateau:
+                levels.append(sum(plateau) / len(plateau))
+                plateau = []
+            if share - now > 0.002:
+                share = now
+            if share < 1.0:
+                plateau.append(threshold)
+        return [*levels, sum(plateau) / len(plateau)] if plateau else levels
+
     def verdict(self, thresholds: list[float]) -> Verdict:
         """Hard-mask every edge whose location is at or below its site's threshold."""
         key = tuple(thresholds)
@@ -76,47 +92,29 @@ class Validation:
         return Verdict(divergence / rows, flips / rows, tuple(retained))
 
 
-#: Thresholds tried; the lowest keeps everything (locations lie in [-LIMIT, LIMIT]).
-LEVELS = [-LIMIT - 1, *(round(-LIMIT + 0.25 * step, 2) for step in range(1, int(8 * LIMIT)))]
+#: Distance between thresholds tried.
+STEP = 0.25
 
 
 def calibrate(validation: Validation, sites: int, tolerance: float) -> list[float]:
-    """Per-site thresholds, by coordinate descent.
+    """Per-site thresholds: the sparsest choice within tolerance, by coordinate descent from keeping everything.
 
-    Start where all sites share one threshold; then, site by site, move to the level that keeps the fewest
-    edges while the whole stays within tolerance. Neighbouring levels that keep the same edges form a plateau:
-    its middle is taken, where unseen edges are least likely to fall on the wrong side.
+    The first round gives each site its share of the tolerance, so that no site spends it all; the second lets
+    every site use what the others left. Neighbouring thresholds that keep the same edges form a plateau: its
+    middle is taken, where unseen edges are least likely to fall on the wrong side.
     """
+    levels = [validation.levels(site) for site in range(sites)]
+    chosen = [0] * sites
 
-    def feasible(levels: list[int]) -> bool:
-        return validation.verdict([LEVELS[level] for level in levels]).within(tolerance)
+    def verdict(position: dict[int, int]) -> Verdict:
+        return validation.verdict([levels[site][position.get(site, chosen[site])] for site in range(sites)])
 
-    low, high = 0, len(LEVELS) - 1  # keeping everything is feasible: the output is the original's
-    while low < high:
-        middle = (low + high + 1) // 2
-        if feasible([middle] * sites):
-            low = middle
-        else:
-            high = middle - 1
-    chosen = [low] * sites
-    for _ in range(2 if sites > 1 else 0):
-        for site in range(sites):
-            level = chosen[site]
-            while level + 1 < len(LEVELS) and feasible([*chosen[:site], level + 1, *chosen[site + 1 :]]):
-                level += 1
-            chosen[site] = level
-    return [LEVELS[_middle(validation, chosen, site)] for site in range(sites)]
-
-
-def _middle(validation: Validation, chosen: list[int], site: int) -> int:
-    """The middle of the levels below the chosen one that keep (nearly) as few edges at this site."""
-
-    def retained(level: int) -> float:
-        thresholds = LEVELS[level]
-        kept = sum(int((original.locations[site] > thresholds).sum()) for _, original in validation.batches)
-        return kept / max(sum(int(original.carried[site].sum()) for _, original in validation.batches), 1)
-
-    top = level = chosen[site]
-    while level > 0 and retained(level - 1) - retained(top) <= 0.002 * max(retained(top), 0.05):
-        level -= 1
-    return (top + level + 1) // 2
+    rounds = [tolerance * (site + 1) / sites for site in range(sites)] + [tolerance] * (sites if sites > 1 else 0)
+    for turn, budget in enumerate(rounds):
+        site = turn % sites
+        # From the sparsest down: between two feasible thresholds there may be infeasible ones.
+        for level in range(len(levels[site]) - 1, chosen[site], -1):
+            if verdict({site: level}).within(budget):
+                chosen[site] = level
+                break
+    return [levels[site][chosen[site]] for site in range(sites)]

@@ -37,6 +37,8 @@ class Original:
 class Probe(nn.Module):
     """Gate networks and baselines, one of each per site."""
 
+    scales: Tensor
+
     def __init__(self, sites: tuple[Site, ...], specs: Sequence[SiteSpec], hidden: int, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
@@ -44,6 +46,7 @@ class Probe(nn.Module):
         self.specs = tuple(specs)
         self.hidden = hidden
         self.gates = nn.ModuleList([build(spec, hidden, generator) for spec in specs])
+        self.register_buffer("scales", torch.ones(len(specs)))  # spread of the messages, per site
         self.baselines = nn.ParameterList([nn.Parameter(torch.zeros(spec.message)) for spec in specs])
 
     def gate(self, site: int) -> Gate:
@@ -77,6 +80,7 @@ class Probe(nn.Module):
                 rows = torch.cat([m.flat() for m in pieces])
             if rows.shape[0]:
                 probe.baselines[site].copy_(rows.mean(0))
+                probe.scales[site] = rows.var(0, unbiased=False).mean().sqrt()
         return probe, output
 
     def original(self, model: nn.Module, forward: Forward, batch: Any) -> Original:

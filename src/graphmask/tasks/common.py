@@ -139,8 +139,6 @@ def fit(
             optimiser.zero_grad()
             logits = model(batch.x, batch.edge_index, batch.edge_type, batch.batch)
             F.cross_entropy(logits, batch.y).backward()
-            # Sums over many messages make rare huge gradients; one such step can kill every ReLU for good.
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
         schedule.step()
         if (margins(model, validation) >= margin).double().mean().item() >= target:
