@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,10 @@ from graphmask.probe import Original, Probe
 
 #: Output rows that validation looks at: enough for a rate of one in a thousand to show.
 ROWS = 2000
+#: Distance between thresholds tried.
+STEP = 0.25
+#: Keeps every edge.
+KEEP_ALL = -LIMIT - 1
 
 
 @dataclass(frozen=True)
@@ -53,27 +57,45 @@ class Validation:
                 break
         self._known: dict[tuple[float, ...], Verdict] = {}
 
+    def _shares(self, site: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Thresholds, the share of the site's edges kept at each, and the mean location of the dropped."""
+        locations = torch.cat([original.locations[site][original.carried[site]] for _, original in self.batches])
+        locations = locations.sort().values.double().cpu()
+        grid = torch.arange(-LIMIT + STEP / 2, LIMIT, STEP, dtype=torch.double)
+        if locations.numel() == 0:
+            return grid, torch.zeros_like(grid), torch.zeros_like(grid)
+        below = torch.searchsorted(locations, grid, right=True)
+        sums = torch.cat([torch.zeros(1, dtype=torch.double), locations.cumsum(0)])
+        return grid, 1 - below / locations.numel(), sums[below] / locations.numel()
+
+    def gap(self, site: int) -> float:
+        """The threshold that best divides the site's locations in two groups (Otsu's criterion)."""
+        grid, kept, dropped_sum = self._shares(site)
+        dropped = 1 - kept
+        total = sum(float(o.locations[site][o.carried[site]].double().sum()) for _, o in self.batches)
+        total /= max(sum(int(o.carried[site].sum()) for _, o in self.batches), 1)
+        between = (total * dropped - dropped_sum) ** 2 / (kept * dropped).clamp_min(1e-12)
+        best = between >= between.max() * (1 - 1e-6)  # a plateau: take its middle
+        return float(grid[best].mean())
+
     def levels(self, site: int) -> list[float]:
         """Thresholds worth trying, rising, one per plateau; the first keeps everything."""
-        locations = torch.cat([original.locations[site][original.carried[site]] for _, original in self.batches])
-        grid = torch.arange(-LIMIT + STEP / 2, LIMIT, STEP)
-        kept = (locations[None] > grid[:, None].to(locations.device)).double().mean(1).tolist()
-        levels, plateau, share = [-LIMIT - 1], [], 1.0
-        for threshold, now in zip(grid.tolist(), kept, strict=True):
-            if share - now > 0.002 and plateau:
-                levels.append(sum(plateau) / len(plateau))
-                plateau = []
-            if share - now > 0.002:
-                share = now
+        grid, kept, _ = self._shares(site)
+        levels, plateau, share = [float(KEEP_ALL)], [], 1.0
+        for threshold, now in zip(grid.tolist(), kept.tolist(), strict=True):
+            if share - now > 5e-4:
+                if plateau:
+                    levels.append(sum(plateau) / len(plateau))
+                plateau, share = [], now
             if share < 1.0:
                 plateau.append(threshold)
         return [*levels, sum(plateau) / len(plateau)] if plateau else levels
 
-    def verdict(self, thresholds: list[float]) -> Verdict:
+    def verdict(self, thresholds: Sequence[float]) -> Verdict:
         """Hard-mask every edge whose location is at or below its site's threshold."""
         key = tuple(thresholds)
         if key not in self._known:
-            self._known[key] = self._measure(torch.tensor(thresholds)[:, None])
+            self._known[key] = self._measure(torch.tensor(key)[:, None])
         return self._known[key]
 
     def _measure(self, thresholds: Tensor) -> Verdict:
@@ -92,29 +114,27 @@ class Validation:
         return Verdict(divergence / rows, flips / rows, tuple(retained))
 
 
-#: Distance between thresholds tried.
-STEP = 0.25
-
-
 def calibrate(validation: Validation, sites: int, tolerance: float) -> list[float]:
-    """Per-site thresholds: the sparsest choice within tolerance, by coordinate descent from keeping everything.
+    """Per-site thresholds: start at every site's gap, retreat together until feasible, then advance site by site.
 
-    The first round gives each site its share of the tolerance, so that no site spends it all; the second lets
-    every site use what the others left. Neighbouring thresholds that keep the same edges form a plateau: its
-    middle is taken, where unseen edges are least likely to fall on the wrong side.
+    Together, because sites depend on each other: dropping at one alone may be infeasible where dropping at both
+    is not. Among thresholds that keep the same edges, the middle is taken, where unseen edges are least likely
+    to fall on the wrong side.
     """
     levels = [validation.levels(site) for site in range(sites)]
-    chosen = [0] * sites
+    gaps = [validation.gap(site) for site in range(sites)]
+    chosen = [min(range(len(levels[s])), key=lambda i: abs(levels[s][i] - gaps[s])) for s in range(sites)]
 
-    def verdict(position: dict[int, int]) -> Verdict:
-        return validation.verdict([levels[site][position.get(site, chosen[site])] for site in range(sites)])
+    def feasible(position: Sequence[int]) -> bool:
+        return validation.verdict([levels[site][position[site]] for site in range(sites)]).within(tolerance)
 
-    rounds = [tolerance * (site + 1) / sites for site in range(sites)] + [tolerance] * (sites if sites > 1 else 0)
-    for turn, budget in enumerate(rounds):
-        site = turn % sites
-        # From the sparsest down: between two feasible thresholds there may be infeasible ones.
-        for level in range(len(levels[site]) - 1, chosen[site], -1):
-            if verdict({site: level}).within(budget):
-                chosen[site] = level
-                break
+    while not feasible(chosen) and any(chosen):
+        chosen = [max(level - 1, 0) for level in chosen]
+    for _ in range(2 if sites > 1 else 1):
+        for site in range(sites):
+            # From the sparsest down: between two feasible thresholds there may be infeasible ones.
+            for level in range(len(levels[site]) - 1, chosen[site], -1):
+                if feasible([*chosen[:site], level, *chosen[site + 1 :]]):
+                    chosen[site] = level
+                    break
     return [levels[site][chosen[site]] for site in range(sites)]

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from graphmask import batches
 from graphmask.batches import Forward
-from graphmask.capture import Messages, Site, Tap, tap
+from graphmask.capture import Messages, Site, tap
+from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.gates import Gate, SiteSpec, build
 from graphmask.masking import by_user_edges
@@ -46,6 +47,7 @@ class Probe(nn.Module):
         self.specs = tuple(specs)
         self.hidden = hidden
         self.gates = nn.ModuleList([build(spec, hidden, generator) for spec in specs])
+        self.means: list[Tensor] = []  # mean message per site, while fitting
         self.register_buffer("scales", torch.ones(len(specs)))  # spread of the messages, per site
         self.baselines = nn.ParameterList([nn.Parameter(torch.zeros(spec.message)) for spec in specs])
 
@@ -55,7 +57,7 @@ class Probe(nn.Module):
     @classmethod
     @torch.no_grad()
     def discover(cls, model: nn.Module, forward: Forward, batch: Any, hidden: int, seed: int) -> tuple[Probe, Tensor]:
-        """Find the sites by running the model once; standardise gates and set baselines to the mean message."""
+        """Find the sites by running the model once; take the scale of everything from its messages."""
         found: dict[int, list[Messages]] = {}
 
         def visit(messages: Messages) -> None:
@@ -79,9 +81,36 @@ class Probe(nn.Module):
             else:
                 rows = torch.cat([m.flat() for m in pieces])
             if rows.shape[0]:
-                probe.baselines[site].copy_(rows.mean(0))
+                probe.means.append(rows.mean(0))
                 probe.scales[site] = rows.var(0, unbiased=False).mean().sqrt()
+            else:
+                probe.means.append(torch.zeros_like(probe.baselines[site]))
         return probe, output
+
+    @torch.no_grad()
+    def start_baselines(
+        self, model: nn.Module, forward: Forward, some: Sequence[Any], divergence: Divergence, tolerance: float
+    ) -> None:
+        """Per site, start from zero or from the mean message: whichever goes unnoticed more often.
+
+        Which is neutral depends on the model: where degrees are normalised away the mean is, where messages are
+        summed zero may be. A random quarter of the messages is replaced; rows within tolerance are counted.
+        """
+        generator = torch.Generator().manual_seed(0)
+        candidates = [torch.zeros_like(mean) for mean in self.means], self.means
+        unnoticed = torch.zeros(2, len(self.sites))
+        for batch in some:
+            original = self.original(model, forward, batch)
+            for site in range(len(self.sites)):
+                kept = torch.ones_like(original.carried)
+                kept[site] = (torch.rand(kept.shape[1], generator=generator) < 0.75).to(kept.device)
+                for choice, baselines in enumerate(candidates):
+                    self.baselines[site].copy_(baselines[site])
+                    masked = self.masked(model, forward, batch, original.edge_index, kept)
+                    unnoticed[choice, site] += (divergence(original.output, masked) <= tolerance).sum().cpu()
+        for site, mean in enumerate(self.means):
+            better = bool(unnoticed[1, site] > unnoticed[0, site])
+            self.baselines[site].copy_(mean if better else torch.zeros_like(mean))
 
     def original(self, model: nn.Module, forward: Forward, batch: Any) -> Original:
         """Explain-time first pass: outputs and locations, no message kept longer than its layer needs it."""
@@ -122,26 +151,27 @@ class Probe(nn.Module):
 
     def train_step(
         self, model: nn.Module, forward: Forward, batch: Any, activate: Callable[[Tensor, int], Tensor]
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
         """Both passes with gradients to the probe; ``activate(location, site)`` makes the gate values.
 
-        Returns the two outputs and, per site, the gate values of the user's edges.
+        Returns the two outputs and, per site, locations and gate values of the user's edges.
         """
         edge_index = batches.edge_index_of(batch)
         gates: dict[tuple[int, int], Tensor] = {}
-        mine: list[list[Tensor]] = [[] for _ in self.sites]
+        mine: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.sites]
         # Both passes draw the same dropout: what differs between them is the masking alone.
-        random_state = _random_state(self.baselines[0].device)
+        random_state = _random_state(self.scales.device)
 
         def capture(messages: Messages) -> None:
             with torch.enable_grad():
-                z = activate(self.gate(messages.site)(messages), messages.site)
-                if messages.edges is not None:
-                    own = messages.edges < 0
-                    mine[messages.site].append(z[~own])
-                    z = torch.where(own, torch.ones_like(z), z)
+                location = self.gate(messages.site)(messages)
+                z = activate(location, messages.site)
+                if messages.edges is None:
+                    mine[messages.site].append((location, z))
                 else:
-                    mine[messages.site].append(z)
+                    own = messages.edges < 0
+                    mine[messages.site].append((location[~own], z[~own]))
+                    z = torch.where(own, torch.ones_like(z), z)
                 gates[messages.site, messages.piece] = z
 
         def mask(messages: Messages) -> tuple[Tensor, Tensor]:
@@ -153,7 +183,12 @@ class Probe(nn.Module):
         _set_random_state(random_state)
         with tap(model, mask, edge_index, self.sites):
             masked = batches.call(forward, model, batch)
-        return original, masked, [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in mine]
+        locations, values = ([_join([pair[i] for pair in pairs]) for pairs in mine] for i in (0, 1))
+        return original, masked, locations, values
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -164,6 +199,3 @@ def _set_random_state(state: tuple[Tensor, Tensor | None]) -> None:
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1])
-
-
-__all__ = ["Original", "Probe", "Tap"]
