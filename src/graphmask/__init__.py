@@ -1,1 +1,17 @@
-"""GraphMask: which edges did a graph neural network use, at which layer, and can I believe that?"""
+"""GraphMask: which edges did a graph neural network use, at which layer, and can I believe that?
+
+>>> explainer = GraphMask(model)
+>>> explainer.fit(loader)
+>>> explanation = explainer.explain(data)
+"""
+
+from importlib.metadata import version
+
+from graphmask.errors import GraphMaskError
+from graphmask.explainer import GraphMask, load
+from graphmask.explanation import Explanation
+from graphmask.masking import masked
+from graphmask.taps import AdjacencyTap, MessageTap
+
+__version__ = version("graphmask")
+__all__ = ["AdjacencyTap", "Explanation", "GraphMask", "GraphMaskError", "MessageTap", "load", "masked"]

@@ -20,12 +20,7 @@ _MISSING = object()
 
 def attribute(batch: Any, name: str) -> Any:
     """``batch.name`` or ``batch[name]``; `_MISSING` when there is none or it is None."""
-    if isinstance(batch, Mapping):
-        value = batch.get(name, _MISSING)
-    elif isinstance(batch, Data):
-        value = batch[name] if name in batch else _MISSING
-    else:
-        value = getattr(batch, name, _MISSING)
+    value = batch.get(name, _MISSING) if isinstance(batch, (Mapping, Data)) else getattr(batch, name, _MISSING)
     return _MISSING if value is None else value
 
 
@@ -41,12 +36,12 @@ def default_forward(model: nn.Module, batch: Any) -> Tensor:
     batch gets the batch itself.
     """
     if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
-        return model(*batch)  # type: ignore[no-any-return]
+        return model(*batch)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
     parameters = [p for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds]
     required = [p for p in parameters if p.default is inspect.Parameter.empty]
     if len(required) == 1 and (required[0].name == "batch" or attribute(batch, required[0].name) is _MISSING):
-        return model(batch)  # type: ignore[no-any-return]
+        return model(batch)
     arguments: dict[str, Any] = {}
     for parameter in parameters:
         value = attribute(batch, parameter.name)
@@ -59,7 +54,7 @@ def default_forward(model: nn.Module, batch: Any) -> Tensor:
                 f"Expected the batch to have {parameter.name!r}, which {type(model).__name__}.forward asks for, found "
                 f"{_contents(batch)}. Say how to call the model: GraphMask(model, forward=lambda model, batch: ...)."
             )
-    return model(**arguments)  # type: ignore[no-any-return]
+    return model(**arguments)
 
 
 def _device(batch: Data) -> torch.device | None:
@@ -113,7 +108,7 @@ def num_nodes_of(batch: Any, edge_index: Tensor | None) -> int | None:
 def check(batch: Any, where: str = "the batch") -> None:
     """Raise for a graph that no model could be explained on."""
     raw = attribute(batch, "edge_index")
-    if isinstance(raw, Tensor) and not raw.layout == torch.strided:
+    if isinstance(raw, Tensor) and raw.layout != torch.strided:
         raw = _MISSING  # a sparse matrix under that name is checked by its own constructor
     if isinstance(raw, Tensor):
         if raw.dtype not in (torch.int64, torch.int32) or raw.dim() != 2 or raw.shape[0] != 2:
@@ -159,10 +154,10 @@ def scan(loader: Iterable[Any], name: str) -> int:
             "For one graph pass [data]."
         )
     count = 0
-    for count, batch in enumerate(loader, start=1):  # noqa: B007
+    for count, batch in enumerate(loader, start=1):
         check(batch, f"batch {count - 1} of {name}")
     if count == 0:
-        raise GraphMaskError(f"Expected {name} to hold at least one batch, found none. Is it an iterator already spent?")
+        raise GraphMaskError(f"Expected {name} to hold at least one batch, found none. Is it a spent iterator?")
     if iter(loader) is loader:
         raise GraphMaskError(
             f"Expected {name} to be iterable again and again, got an iterator that is spent after one pass. "

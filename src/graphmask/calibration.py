@@ -18,6 +18,8 @@ from graphmask.probe import Original, Probe
 ROWS = 2000
 #: Distance between thresholds tried.
 STEP = 0.25
+#: Share of a site's kept edges not worth fighting for.
+SLACK = 0.02
 #: Keeps every edge.
 KEEP_ALL = -LIMIT - 1
 
@@ -57,7 +59,7 @@ class Validation:
                 break
         self._known: dict[tuple[float, ...], Verdict] = {}
 
-    def _shares(self, site: int) -> tuple[Tensor, Tensor, Tensor]:
+    def shares(self, site: int) -> tuple[Tensor, Tensor, Tensor]:
         """Thresholds, the share of the site's edges kept at each, and the mean location of the dropped."""
         locations = torch.cat([original.locations[site][original.carried[site]] for _, original in self.batches])
         locations = locations.sort().values.double().cpu()
@@ -68,9 +70,14 @@ class Validation:
         sums = torch.cat([torch.zeros(1, dtype=torch.double), locations.cumsum(0)])
         return grid, 1 - below / locations.numel(), sums[below] / locations.numel()
 
+    def share(self, site: int, threshold: float) -> float:
+        """Share of the site's edges above the threshold."""
+        kept = sum(int((original.locations[site] > threshold).sum()) for _, original in self.batches)
+        return kept / max(sum(int(original.carried[site].sum()) for _, original in self.batches), 1)
+
     def gap(self, site: int) -> float:
         """The threshold that best divides the site's locations in two groups (Otsu's criterion)."""
-        grid, kept, dropped_sum = self._shares(site)
+        grid, kept, dropped_sum = self.shares(site)
         dropped = 1 - kept
         total = sum(float(o.locations[site][o.carried[site]].double().sum()) for _, o in self.batches)
         total /= max(sum(int(o.carried[site].sum()) for _, o in self.batches), 1)
@@ -80,8 +87,9 @@ class Validation:
 
     def levels(self, site: int) -> list[float]:
         """Thresholds worth trying, rising, one per plateau; the first keeps everything."""
-        grid, kept, _ = self._shares(site)
-        levels, plateau, share = [float(KEEP_ALL)], [], 1.0
+        grid, kept, _ = self.shares(site)
+        levels, share = [float(KEEP_ALL)], 1.0
+        plateau: list[float] = []
         for threshold, now in zip(grid.tolist(), kept.tolist(), strict=True):
             if share - now > 5e-4:
                 if plateau:
@@ -137,4 +145,15 @@ def calibrate(validation: Validation, sites: int, tolerance: float) -> list[floa
                 if feasible([*chosen[:site], level, *chosen[site + 1 :]]):
                     chosen[site] = level
                     break
-    return [levels[site][chosen[site]] for site in range(sites)]
+    return [_relax(validation, site, levels[site][chosen[site]]) for site in range(sites)]
+
+
+def _relax(validation: Validation, site: int, threshold: float) -> float:
+    """Lower the threshold for as long as hardly any edge comes back, and take the middle of that stretch.
+
+    The last per cent of sparsity costs most of the tolerance: it is taken from edges that do matter.
+    """
+    grid, kept, _ = validation.shares(site)
+    now = validation.share(site, threshold)
+    stretch = grid[(grid <= threshold) & (kept <= now * (1 + SLACK))]
+    return float(stretch.mean()) if stretch.numel() else threshold

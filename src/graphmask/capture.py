@@ -33,6 +33,11 @@ class Site:
     name: str
     module: str
     calls: tuple[int, ...]
+    reverse: bool = False  #: messages travel from the second row of edge_index to the first
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Site:
+        return cls(value["name"], value["module"], tuple(value["calls"]), value["reverse"])
 
 
 @dataclass
@@ -129,7 +134,7 @@ class Tap:
         self.ordinal[module] = 0
         self.covered.pop(module, None)  # a new forward of a layer never continues an earlier site
 
-    def locate(self, module: str, edges: Tensor | None, total: int) -> tuple[int, int]:
+    def locate(self, module: str, edges: Tensor | None, reverse: bool = False) -> tuple[int, int]:
         """The site and piece of this module's next call."""
         call = self.calls.get(module, 0)
         self.calls[module] = call + 1
@@ -140,21 +145,21 @@ class Tap:
                     "The model's message passing must not depend on its input."
                 )
             return self.place[module, call % self.period[module]]
-        return self._discover(module, call, edges, total)
+        return self._discover(module, call, edges, reverse != self.edge_map.flipped)
 
-    def _discover(self, module: str, call: int, edges: Tensor | None, total: int) -> tuple[int, int]:
-        carried = torch.zeros(total, dtype=torch.bool)
+    def _discover(self, module: str, call: int, edges: Tensor | None, reverse: bool) -> tuple[int, int]:
+        carried = torch.zeros(self.edge_map.count, dtype=torch.bool)
         carried[slice(None) if edges is None else edges[edges >= 0].cpu()] = True
         before = self.covered.get(module)
         number = max((n for n, site in enumerate(self.sites) if site.module == module), default=-1)
         if before is not None and not bool((before & carried).any()):
             self.covered[module] = before | carried
             site = self.sites[number]
-            self.sites[number] = Site(site.name, module, (*site.calls, call))
+            self.sites[number] = Site(site.name, module, (*site.calls, call), site.reverse)
             return number, len(site.calls)
         self.covered[module] = carried
         repeat = sum(site.module == module for site in self.sites)
-        self.sites.append(Site(f"{module}#{repeat}" if repeat else module, module, (call,)))
+        self.sites.append(Site(f"{module}#{repeat}" if repeat else module, module, (call,), reverse))
         return len(self.sites) - 1, 0
 
     # PyTorch Geometric layers ------------------------------------------------------------------------------
@@ -173,7 +178,7 @@ class Tap:
         ordinal = self.ordinal.get(name, 0)
         self.ordinal[name] = ordinal + 1
         edges = self.edge_map(edge_index, self.inputs.get(name, ()), ordinal, name)
-        site, piece = self.locate(name, edges, self.edge_map.count)
+        site, piece = self.locate(name, edges, layer.flow == "target_to_source")
         source, target = edge_index if layer.flow == "source_to_target" else edge_index.flip(0)
         source_states, target_states = _states(layer, self.inputs.get(name, ()), propagated, edge_index)
         messages = Messages(
@@ -214,7 +219,7 @@ class Tap:
     ) -> Tensor:
         self.covered.pop(name, None)
         edges = self.edge_map(edge_index, (), 0, name)
-        site, piece = self.locate(name, edges, self.edge_map.count)
+        site, piece = self.locate(name, edges)
         sender, receiver = nodes if isinstance(nodes, tuple) else (nodes, nodes)
         messages = Messages(
             site, piece, value, 0, edge_index[0], edge_index[1], edges, _rows(sender, 0), _rows(receiver, 0)
@@ -228,8 +233,9 @@ class Tap:
     def on_matrix(self, name: str, call: MatrixCall) -> tuple[Tensor, Tensor] | None:
         self.covered.pop(name, None)
         edges = self.edge_map(call.edge_index(), (), 0, name)
-        site, piece = self.locate(name, edges, self.edge_map.count)
-        messages = Messages(site, piece, call.messages, 0, *call.edge_index(), edges, matrix=call)
+        site, piece = self.locate(name, edges)
+        sender, receiver = call.edge_index()
+        messages = Messages(site, piece, call.messages, 0, sender, receiver, edges, matrix=call)
         return self.visit(messages)
 
 
@@ -240,7 +246,7 @@ def effective_edges(edge_index: Any) -> Tensor:
     if is_sparse(edge_index):  # adj_t: rows receive, columns send
         target, source = to_edge_index(edge_index)[0]
         return torch.stack([source, target])
-    return edge_index  # type: ignore[no-any-return]
+    return edge_index
 
 
 def _add_extra(messages: Messages, key: str, extra: Tensor) -> None:

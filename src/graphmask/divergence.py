@@ -95,7 +95,7 @@ class Divergence:
             self.name = "kl" if output.dim() > 1 and output.shape[-1] > 1 else "bernoulli"
             if self.name == "bernoulli":
                 warnings.warn(
-                    "The model returns one value per row, taken as a yes/no answer (divergence=\"bernoulli\"). "
+                    'The model returns one value per row, taken as a yes/no answer (divergence="bernoulli"). '
                     'For a regression pass divergence="mse" and a tolerance in squared output units, or "gaussian".',
                     UserWarning,
                     stacklevel=2,

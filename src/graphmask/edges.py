@@ -22,7 +22,8 @@ class EdgeMap:
 
     def __init__(self, edge_index: Tensor | None) -> None:
         self.edge_index = edge_index
-        self._last: tuple[Tensor, Tensor | None] | None = None
+        self.flipped = False  #: did the last call send against the edges' direction?
+        self._last: tuple[Tensor, Tensor, bool] | None = None
 
     @property
     def count(self) -> int:
@@ -33,6 +34,7 @@ class EdgeMap:
         if self.edge_index is None:
             self.edge_index = effective
         mine, count = self.edge_index, self.count
+        self.flipped = False
         if effective is mine:
             return None
         extra = effective.shape[1] - count
@@ -49,6 +51,7 @@ class EdgeMap:
                 return positions_of_relation
         # Deep models repeat the same rearrangement in every layer: match once.
         if self._last is not None and torch.equal(self._last[0], effective):
+            self.flipped = self._last[2]
             return self._last[1]
         positions = match(mine, effective)
         strangers = (positions < 0) & (effective[0] != effective[1])
@@ -61,8 +64,8 @@ class EdgeMap:
                     f"got {int(strangers.sum())} other edges, for instance ({u}, {v}). "
                     "Pass the graph as the layers see it: do the rewiring before the model is called."
                 )
-            positions = flipped  # the layer sends against the edges' direction
-        self._last = (effective, positions)
+            positions, self.flipped = flipped, True
+        self._last = (effective, positions, self.flipped)
         return positions
 
     def _by_relation(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int) -> Tensor | None:

@@ -81,7 +81,7 @@ class _Clamp(torch.autograd.Function):
 
 
 def clamp(location: Tensor) -> Tensor:
-    return _Clamp.apply(location)  # type: ignore[no-any-return, no-untyped-call]
+    return _Clamp.apply(location)
 
 
 class Gate(nn.Module):
@@ -181,7 +181,7 @@ class EdgeGate(Gate):
 
     def raw(self, messages: Messages) -> Tensor:
         inputs = self._inputs(messages)
-        bias = self.bias
+        bias: Tensor = self.bias
         if "piece" in self.tables:
             bias = bias + self.tables["piece"][messages.piece]
         projected = {}

@@ -33,6 +33,7 @@ class Original:
     edge_type: Tensor | None  #: [E], from taps that know relations
     edge_graph: Tensor | None  #: [E], from taps that know the batch
     graphs: int | None
+    nodes: int | None = None  #: per graph, where all have as many
 
 
 class Probe(nn.Module):
@@ -88,6 +89,11 @@ class Probe(nn.Module):
         return probe, output
 
     @torch.no_grad()
+    def mean_baselines(self) -> None:
+        for baseline, mean in zip(self.baselines, self.means, strict=True):
+            baseline.copy_(mean)
+
+    @torch.no_grad()
     def start_baselines(
         self, model: nn.Module, forward: Forward, some: Sequence[Any], divergence: Divergence, tolerance: float
     ) -> None:
@@ -138,7 +144,7 @@ class Probe(nn.Module):
             call = last[0].matrix
             assert call is not None
             result.edge_graph, result.edge_type = call.entries[0], call.entries[1]
-            result.graphs = call.adjacency.shape[0]
+            result.graphs, result.nodes = call.adjacency.shape[0], call.adjacency.shape[-1]
         return result
 
     def masked(self, model: nn.Module, forward: Forward, batch: Any, edge_index: Tensor, gates: Tensor) -> Tensor:

@@ -135,8 +135,10 @@ class AdjacencyTap(nn.Module):
                 f"Expected messages [{batch}, {relations}, {count}, D] or [{batch}, {count}, D] for an adjacency "
                 f"{tuple(adjacency.shape)}, got {tuple(messages.shape)}."
             )
-        out = self._plain(adjacency, messages, nodes) if self.handler is None else self._tapped(
-            adjacency, messages, nodes
+        out = (
+            self._plain(adjacency, messages, nodes)
+            if self.handler is None
+            else self._tapped(adjacency, messages, nodes)
         )
         return out if leading == 4 else out[0] if leading == 3 else out[0, 0]
 

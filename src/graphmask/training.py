@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -30,18 +31,20 @@ class Recipe:
     """
 
     name: str = "concave"
-    steps: int = 1200  #: at least this many, in whole epochs
-    learning_rate: float = 1e-3
+    steps: int = 1500  #: at least this many, in whole epochs
+    learning_rate: float = 3e-3
     baseline_rate: float = 1e-2  #: in units of the messages' spread
     warm: float = 0.3
     concavity: float = 0.1  #: a at the end; 1 at the start (see `Training.penalty`)
     frozen_baselines: float = 0.5  #: share of the steps in which baselines stay where they start
+    start: str = "auto"  #: baselines start at "zero", at the "mean" message, or at what goes unnoticed more often
     settle: float = 0.15
     calibrated: bool = True
     margin: float = 0.5  #: calibrate to this share of the tolerance: validation data are not the test data
     sampled: bool = False  #: Hard Concrete samples instead of soft gates
     lagrangian: bool = False  #: the paper's multiplier instead of the multiplicative one
     open_every: int = 0  #: epochs after which the next lower site is opened; 0 opens all at once
+    patience: int = 4  #: verdicts without a sparser feasible state before the soft phase ends early
 
 
 #: Hard Concrete sampling, Lagrangian by RMSprop, sites opened top-down: the paper's appendices B and C.
@@ -50,6 +53,7 @@ PAPER = Recipe(
     learning_rate=1e-4,
     baseline_rate=1e-4,
     frozen_baselines=0.0,
+    start="zero",
     settle=0.0,
     calibrated=False,
     margin=1.0,
@@ -60,9 +64,13 @@ PAPER = Recipe(
 RECIPES = {"concave": Recipe(), "paper": PAPER}
 
 
+#: A verdict costs two runs over the validation data: short epochs share one.
+STEPS_PER_VERDICT = 100
+
+
 @dataclass
 class Epoch:
-    """One line of the history: training means, and the hard-gate verdict on validation data."""
+    """One line of the history: training means since the last, and the hard-gate verdict on validation data."""
 
     epoch: int
     divergence: float
@@ -109,10 +117,13 @@ class Training:
         self.optimiser = torch.optim.Adam(groups, lr=recipe.learning_rate, fused=True)
         self.generator = torch.Generator().manual_seed(seed)
         self.step = 0
+        self.epoch = 0
+        self.judged = 0  # step of the last verdict
         self.open_from = 0
         self.thresholds: list[float] | None = None  # set when settling begins
         self.history = History()
         self.best: tuple[dict[str, Tensor], list[float], Verdict] | None = None
+        self.stale = 0  # verdicts since the best was found
 
     # One step ----------------------------------------------------------------------------------------------
 
@@ -188,9 +199,17 @@ class Training:
     def keep_best(self, thresholds: list[float], verdict: Verdict) -> bool:
         """Remember the state if it is feasible and sparser than any before."""
         feasible = verdict.within(self.recipe.margin * self.tolerance)
+        self.stale += self.best is not None
         if feasible and (self.best is None or verdict.sparsity < self.best[2].sparsity):
+            if self.best is None or verdict.sparsity < 0.99 * self.best[2].sparsity:
+                self.stale = 0
             self.best = copy.deepcopy(self.probe.state_dict()), thresholds, verdict
         return feasible
+
+    def stop_early(self) -> None:
+        """Nothing is gained any more: go on with settling."""
+        if self.stale >= self.recipe.patience and not self.settling:
+            self.step = math.ceil((1 - self.recipe.settle) * self.steps)
 
     def finish(self, loader: Iterable[Any]) -> None:
         """Calibrate the last state, prefer the best so far if it is sparser, and shift the gates accordingly."""
@@ -215,41 +234,48 @@ def run(
     training: Training,
     loader: Iterable[Any],
     validation: Iterable[Any],
-    epochs: int,
     *,
     mode: Callable[[bool], None],
     on_step: Callable[[Training, float, list[float]], None] = lambda *_: None,
-    on_epoch: Callable[[Training, Epoch], None] = lambda *_: None,
+    on_epoch: Callable[[Training], None] = lambda *_: None,
 ) -> History:
     """Read it top to bottom: for every epoch, for every batch, a step; then a verdict; at the end, calibration.
 
     ``mode(True)`` puts the model in the state for training gates, ``mode(False)`` in that for judging them.
     """
     sites = len(training.probe.sites)
-    for epoch in range(len(training.history.epochs), epochs):
-        started = time.perf_counter()
+    started = time.perf_counter()
+    total, count, shares = 0.0, 0, torch.zeros(sites)
+    while training.step < training.steps:
         if training.recipe.open_every:
-            training.open_from = max(sites - 1 - epoch // training.recipe.open_every, 0)
-        torch.manual_seed(training.seed * 1_000_003 + epoch)  # the loader's shuffle and the dropout of this epoch
+            training.open_from = max(sites - 1 - training.epoch // training.recipe.open_every, 0)
+        # The loader's shuffle and the dropout of an epoch depend on nothing before it: a resumed fit goes on alike.
+        torch.manual_seed(training.seed * 1_000_003 + training.epoch)
         mode(True)
-        total, count, shares = 0.0, 0, torch.zeros(sites)
         for batch in loader:
-            if training.settling and training.thresholds is None:
+            if training.settling and training.thresholds is None and training.recipe.settle:
                 mode(False)
                 training.thresholds = training.validate(validation)[0]
                 mode(True)
             divergence, gates = training.train_on(batch)
             total, count, shares = total + divergence, count + 1, shares + torch.tensor(gates)
             on_step(training, divergence, gates)
-        mode(False)
-        thresholds, verdict = training.validate(validation)
-        feasible = training.keep_best(thresholds, verdict) if training.open_from == 0 else False
-        record = Epoch(
-            epoch, total / count, training.constraint.multiplier, (shares / count).tolist(), verdict, feasible
-        )
-        training.history.epochs.append(record)
+        training.epoch += 1
+        if training.step - training.judged >= STEPS_PER_VERDICT or training.step >= training.steps:
+            training.judged = training.step
+            mode(False)
+            thresholds, verdict = training.validate(validation)
+            feasible = training.open_from == 0 and training.keep_best(thresholds, verdict)
+            gates = (shares / count).tolist()
+            record = Epoch(training.epoch, total / count, training.constraint.multiplier, gates, verdict, feasible)
+            training.history.epochs.append(record)
+            total, count, shares = 0.0, 0, torch.zeros(sites)
+            training.stop_early()
         training.history.seconds += time.perf_counter() - started
+        started = time.perf_counter()
         training.history.steps = training.step
-        on_epoch(training, record)
+        on_epoch(training)
+    mode(False)
     training.finish(validation)
+    training.history.seconds += time.perf_counter() - started
     return training.history

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from markupsafe import Markup
 
 from graphmask.errors import GraphMaskError
 from graphmask.report.layout import layout
+from graphmask.storage import write_bytes
 
 DRAW_ALL_EDGES_UP_TO = 400
 DRAW_AT_MOST = 1500
@@ -127,16 +127,10 @@ def render(examples: Sequence[Example], *, title: str, verdict: str, tables: Seq
     )
 
 
-def write(path: str | os.PathLike[str], html: str) -> None:
-    """Write ``html`` so that ``path`` is at every moment either the old file or the whole new one."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        # A lone surrogate in a label must not cost the user the page.
-        temporary.write_text(html, encoding="utf-8", errors="replace", newline="\n")
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+def write(path: str | Path, html: str) -> None:
+    """A reader sees the old page or the new one, never half of one."""
+    # A lone surrogate in a label cannot be encoded; a question mark in its place can.
+    write_bytes(path, html.encode("utf-8", errors="replace"))
 
 
 def number(value: str | float) -> str:

@@ -160,3 +160,19 @@ def train(*, seed: int, graphs: int = 300_000, config: RelayConfig = DEFAULT) ->
         target=0.999,
     )
     return model, score
+
+
+LEAF_NAMES = ("red", "blue", "green", "orange", "purple")
+MID_NAMES = ("copper", "silver", "gold", "iron")
+
+
+def describe(graph: Batch, config: RelayConfig = DEFAULT) -> tuple[list[str], list[str], list[str]]:
+    """Names for people: of the nodes, of the edges, and the question with its answer. ``graph`` is a batch of one."""
+    sizes = [config.leaf_colours, config.leaf_colours, config.mid_colours]
+    kinds = 1 + config.mid_colours + config.leaf_colours
+    more, less, asked, _ = (int(part.argmax()) for part in graph.x[0].split([*sizes, kinds]))
+    names = ["root", *(f"{name} mid" for name in MID_NAMES), *LEAF_NAMES]
+    nodes = [names[kind] for kind in graph.x[:, -kinds:].argmax(1).tolist()]
+    edges = ["leaf to mid" if kind == LEAF_TO_MID else "mid to root" for kind in graph.edge_type.tolist()]
+    question = f"Below {MID_NAMES[asked]} mids, are there more {LEAF_NAMES[more]} than {LEAF_NAMES[less]} leaves?"
+    return nodes, edges, [f"{question} {'Yes' if int(graph.y) else 'No'}."]

@@ -111,3 +111,17 @@ def train(*, seed: int, graphs: int = 400_000, config: StarConfig = DEFAULT) -> 
         target=1.0,
     )
     return model, score
+
+
+COLOUR_NAMES = ("red", "blue", "green", "orange", "purple", "black")
+
+
+def describe(graph: Batch) -> tuple[list[str], list[str], list[str]]:
+    """Names for people: of the nodes, of the edges, and the question with its answer. ``graph`` is a batch of one."""
+    colours = graph.x.shape[1] // 2
+    names = [COLOUR_NAMES[c] if c < len(COLOUR_NAMES) else f"colour {c}" for c in range(colours)]
+    more, less = (int(part.argmax()) for part in graph.x[0].split(colours))
+    nodes = ["centre", *(f"leaf {number}" for number in range(1, graph.x.shape[0]))]
+    counts = [int((graph.edge_type == colour).sum()) for colour in (more, less)]
+    question = f"Are there more {names[more]} than {names[less]} edges? {counts[0]} against {counts[1]}:"
+    return nodes, [names[c] for c in graph.edge_type.tolist()], [f"{question} {'yes' if int(graph.y) else 'no'}."]

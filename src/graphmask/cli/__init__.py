@@ -1,0 +1,29 @@
+"""The command line: one file per command, thin."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from graphmask.cli import bench, demo, run
+from graphmask.errors import GraphMaskError
+
+app = typer.Typer(
+    help="Which edges did a graph neural network use, at which layer, and can I believe that?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+app.command("run")(run.run)
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    try:
+        app()
+    except GraphMaskError as error:
+        Console(stderr=True).print(f"graphmask: {error}", style="red", markup=False, highlight=False)
+        sys.exit(2)

@@ -1,0 +1,69 @@
+"""`graphmask bench ...`: figures that the documentation quotes, each by one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphmask.cli.common import Json, Seed, console, show, write_json
+
+app = typer.Typer(
+    help="Measure: cost (core), agreement with gold over seeds (gold), parts of the recipe (ablation).",
+    no_args_is_help=True,
+)
+
+
+@app.command("core")
+def core(
+    json: Json = None,
+    seed: Seed = 0,
+    largest: Annotated[float, typer.Option(help="Largest number of edges.")] = 1e6,
+) -> None:
+    """Cost as ratios in one process on one thread: explain / forward, fit step / training step, peak memory."""
+    from graphmask.bench.core import measure, rows
+
+    figures = measure(seed=seed, largest=int(largest))
+    show(
+        "cost as ratios, one thread",
+        ["edges", "explain / forward", "fit step / training step", "explain memory"],
+        rows(figures),
+    )
+    console.print(f"star fit: {figures['star_fit_cpu_seconds']:.1f} CPU seconds", highlight=False)
+    write_json(json, figures)
+
+
+@app.command("gold")
+def gold(
+    json: Json = None,
+    seeds: Annotated[int, typer.Option(help="Seeds per task.")] = 20,
+    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "star,relay",
+    recipe: Annotated[str, typer.Option(help="concave or paper.")] = "concave",
+) -> None:
+    """Agreement with gold, seed by seed, and whether the gold is right for each model."""
+    from graphmask.bench.gold import measure, rows, summary
+
+    figures = measure(tasks.split(","), seeds, recipe)
+    for task, runs in figures["tasks"].items():
+        show(f"{task}, recipe {recipe}", *rows(runs))
+        console.print(summary(task, runs), highlight=False)
+    write_json(json, figures)
+
+
+@app.command("ablation")
+def ablation(
+    json: Json = None,
+    seeds: Annotated[int, typer.Option(help="Seeds per variant.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Also write the table as Markdown.")] = None,
+) -> None:
+    """The recipe with one part changed at a time, and the paper's, on both tasks."""
+    from graphmask.bench.ablation import markdown, measure, rows
+
+    figures = measure(seeds)
+    show("lowest and mean F1 per site", *rows(figures))
+    if out is not None:
+        from graphmask.storage import write_bytes
+
+        write_bytes(out, markdown(figures).encode())
+    write_json(json, figures)

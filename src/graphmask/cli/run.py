@@ -1,0 +1,42 @@
+"""`graphmask run TASK`: train the task's model, fit GraphMask, explain, compare, write everything to a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphmask import tasks
+from graphmask.cli.common import Json, Out, Seed, console, gold_rows, show, write_json, write_task_page
+from graphmask.tasks import runner
+
+
+def run(
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(tasks.TASKS)}.")],
+    seed: Seed = 0,
+    recipe: Annotated[str, typer.Option(help="How gates are trained: concave or paper.")] = "concave",
+    tolerance: Annotated[float, typer.Option(help="Divergence that still counts as the same prediction.")] = 0.03,
+    out: Out = Path("out"),
+    json: Json = None,
+) -> None:
+    """Train a task's model, fit GraphMask, explain fresh graphs and compare with the known answer."""
+    tasks.get(task)
+    console.print(f"training the {task} model ...")
+    with runner.one_thread():
+        trained = runner.train_model(task, seed)
+    console.print(f"fitting GraphMask to it (accuracy {trained[1]['accuracy']:.2%}) ...")
+    with runner.one_thread():
+        result = runner.run(task, seed, recipe=recipe, tolerance=tolerance, trained=trained)
+    figures = result.figures
+    show(
+        f"{task}, seed {seed}: kept edges against gold, per cent",
+        ["site", "precision", "recall", "F1"],
+        gold_rows(figures),
+    )
+    keys = ["retained", "divergence", "flips", "faithful", "fit_seconds", "fit_cpu_seconds", "explain_ms"]
+    show("the rest", ["figure", "value"], [[key, figures[key]] for key in keys])
+    page = write_task_page(out / f"{task}.html", result, task)
+    result.explainer.save(out / f"{task}.graphmask")
+    console.print(f"page: {page}", highlight=False)
+    write_json(json, figures)

@@ -1,0 +1,389 @@
+"""GraphMask: fit once over a data set, then explain any graph by two runs of the model. Start reading here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmask import batches, checkpoint, hard_concrete, storage
+from graphmask.batches import Forward, Split
+from graphmask.capture import Site, check_model
+from graphmask.divergence import Divergence, Function
+from graphmask.errors import GraphMaskError
+from graphmask.explanation import Explanation, scores_of
+from graphmask.gates import SiteSpec
+from graphmask.guest import freeze, guest
+from graphmask.probe import Original, Probe
+from graphmask.progress import Progress
+from graphmask.training import RECIPES, History, Recipe, Training, run
+
+
+class GraphMask:
+    r"""Differentiable edge masking (`Schlichtkrull, De Cao and Titov, ICLR 2021 <https://arxiv.org/abs/2010.00577>`_).
+
+    .. math::
+        \max_\lambda \min_{\pi, b} \sum_{\mathcal G \in \mathcal D} \Big( \sum_k \sum_{(u,v)}
+        \mathbf 1[z^{(k)}_{u,v} \neq 0] \Big) + \lambda \big( D[f(\mathcal G) \| f(\mathcal G_S)] - \beta \big)
+
+    One small gate network per site, trained once over a data set and without look-ahead, decides for every edge
+    whether its message may be replaced by a learned baseline.
+
+    Args:
+        model: any PyTorch module with :class:`torch_geometric.nn.MessagePassing` layers or taps. It is never changed.
+        forward: ``forward(model, batch) -> Tensor``; by default the model's signature is matched to the batch's
+            attributes. Rows of the output are examples: graphs, nodes or candidate edges.
+        divergence: ``"kl"``, ``"js"``, ``"cross_entropy"``, ``"bernoulli"``, ``"mse"``, ``"gaussian"``, or a callable
+            ``(original, masked) -> [rows]``; ``"auto"`` picks by the output.
+        tolerance: the divergence that still counts as the same prediction.
+        seed: makes everything reproducible.
+        recipe: ``"concave"`` (default), ``"paper"``, or a :class:`graphmask.training.Recipe`.
+        hidden: width of the gate networks.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        forward: Forward | None = None,
+        divergence: str | Function = "auto",
+        tolerance: float = 0.03,
+        seed: int = 0,
+        *,
+        recipe: str | Recipe = "concave",
+        hidden: int = 32,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise GraphMaskError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
+        check_model(model)
+        if not tolerance > 0:
+            raise GraphMaskError(f"Expected a tolerance above 0, got {tolerance}.")
+        if isinstance(recipe, str) and recipe not in RECIPES:
+            raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
+        self.model = model
+        self.forward = forward or batches.default_forward
+        self.divergence = Divergence(divergence)
+        self.tolerance = float(tolerance)
+        self.seed = seed
+        self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
+        self.hidden = hidden
+        self.probe: Probe | None = None
+        self.history: History | None = None
+
+    # Fitting -----------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        loader: Iterable[Any],
+        validation: Iterable[Any] | None = None,
+        *,
+        epochs: int | None = None,
+        checkpoint: str | Path | None = None,
+        progress: bool = True,
+    ) -> History:
+        """Train the gates on batches of graphs that the model has been, or could have been, trained on.
+
+        Args:
+            loader: any iterable of batches that can be iterated again and again.
+            validation: batches on which hard thresholds are calibrated; some of ``loader`` if left out.
+            epochs: passes over ``loader``; by default as many as make about 1,500 steps.
+            checkpoint: a file written after every epoch; if it exists, fitting resumes from it with the same result.
+            progress: show a progress bar.
+        """
+        count = batches.scan(loader, "the loader")
+        if validation is not None:
+            batches.scan(validation, "the validation loader")
+        if epochs is None:
+            epochs = max(1, -(-self.recipe.steps // count))
+        if epochs < 1:
+            raise GraphMaskError(f"Expected at least one epoch, got {epochs}.")
+        held_out = _Repeatable(loader if validation is None else validation, self.seed)
+        with guest(self.model):
+            freeze(self.model, training=False)
+            training = self._start(loader, epochs * count)
+            if checkpoint is not None:
+                _resume(training, self, checkpoint)
+
+            def mode(train: bool) -> None:
+                freeze(self.model, training=train)
+
+            with Progress(training, epochs * count, enabled=progress) as bar:
+
+                def on_epoch(current: Training) -> None:
+                    bar.epoch(current)
+                    if checkpoint is not None:
+                        _checkpoint(current, self, checkpoint)
+
+                history = run(training, loader, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
+        self.probe, self.history = training.probe, history
+        return history
+
+    def _start(self, loader: Iterable[Any], steps: int) -> Training:
+        """Find the sites on the first batch that has edges; set up gates, baselines and divergence."""
+        torch.manual_seed(self.seed)
+        some: list[Any] = []
+        for batch in loader:
+            edge_index = batches.edge_index_of(batch)
+            if edge_index is None or edge_index.shape[1]:
+                some.append(batch)
+            if len(some) == 4:
+                break
+        if not some:
+            raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
+        probe, output = Probe.discover(self.model, self.forward, some[0], self.hidden, self.seed)
+        if not bool(torch.isfinite(output).all()):
+            raise GraphMaskError(
+                "Expected finite model outputs, got NaN or infinity on the first batch. "
+                "Check the model on this data without GraphMask."
+            )
+        self.divergence.resolve(output)
+        self.divergence(output, output)  # a divergence that does not fit the output must say so now
+        if self.recipe.start == "auto":
+            probe.start_baselines(self.model, self.forward, some, self.divergence, self.tolerance)
+        elif self.recipe.start == "mean":
+            probe.mean_baselines()
+        return Training(probe, self.model, self.forward, self.divergence, self.tolerance, self.recipe, self.seed, steps)
+
+    # Explaining --------------------------------------------------------------------------------------------
+
+    def explain(self, data: Any, *, repair: bool = False, allow_infeasible: bool = False) -> Explanation:
+        """Explain one graph: the original run, its gates, and the masked run that verifies them.
+
+        Args:
+            data: one graph.
+            repair: reopen the highest-scoring dropped edges until the tolerance holds for this very graph.
+            allow_infeasible: explain although `fit` found no state within tolerance.
+        """
+        found = list(self._explain(data, repair, allow_infeasible, "the data"))
+        if len(found) != 1:
+            raise GraphMaskError(f"Expected one graph, got a batch of {len(found)}. Use explain_all([batch]).")
+        return found[0]
+
+    def explain_all(
+        self, loader: Iterable[Any], *, repair: bool = False, allow_infeasible: bool = False
+    ) -> Iterator[Explanation]:
+        """Explain every graph of every batch, a batch at a time; see `explain`."""
+        if not isinstance(loader, Iterable):
+            raise GraphMaskError(f"Expected an iterable of batches, got {type(loader).__name__}.")
+        for number, batch in enumerate(loader):
+            # The model is borrowed batch by batch: between two explanations it is the user's.
+            yield from self._explain(batch, repair, allow_infeasible, f"batch {number}")
+
+    def _fitted(self, allow_infeasible: bool) -> Probe:
+        if self.probe is None or self.history is None:
+            raise GraphMaskError("Expected a fitted GraphMask. Call fit(loader) first, or load(path, model).")
+        verdict = self.history.verdict
+        if not self.history.feasible and not allow_infeasible and verdict is not None:
+            raise GraphMaskError(
+                f"Fitting found no state within tolerance {self.tolerance:.3g}: hard gates diverge by "
+                f"{verdict.divergence:.3g} and change {verdict.flips:.1%} of the predictions: explanations would "
+                "not be faithful. Fit for more epochs, raise the tolerance, or pass allow_infeasible=True."
+            )
+        return self.probe
+
+    def _explain(self, batch: Any, repair: bool, allow_infeasible: bool, where: str) -> list[Explanation]:
+        probe = self._fitted(allow_infeasible)
+        batches.check(batch, where)
+        with guest(self.model):
+            freeze(self.model, training=False)
+            original = probe.original(self.model, self.forward, batch)
+            kept = hard_concrete.hard(original.locations)
+            masked = probe.masked(self.model, self.forward, batch, original.edge_index, kept)
+            rows = original.output.shape[0]
+            split = batches.split(batch, original.edge_index, rows, original.edge_graph, original.graphs)
+            reopened = torch.zeros(split.count, dtype=torch.long)
+            if repair:
+                kept, masked, reopened = self._repair(probe, batch, original, split, kept, masked)
+        if not bool(torch.isfinite(original.output).all()):
+            raise GraphMaskError(f"Expected finite model outputs, got NaN or infinity on {where}.")
+        return self._divide(probe, batch, original, split, kept, masked, reopened)
+
+    def _per_graph(self, split: Split, original: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean divergence and share of flips of each graph's output rows."""
+        rows = torch.bincount(split.row_graph, minlength=split.count).clamp_min(1)
+        divergence = self.divergence(original, masked)
+        flips = self.divergence.flips(original, masked).to(divergence.dtype)
+        zeros = divergence.new_zeros(split.count)
+        return (
+            zeros.index_add(0, split.row_graph, divergence) / rows,
+            zeros.index_add(0, split.row_graph, flips) / rows,
+        )
+
+    def _repair(
+        self, probe: Probe, batch: Any, original: Original, split: Split, kept: Tensor, masked: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Per graph, by bisection: the fewest dropped gates to reopen, best scores first, to be within tolerance."""
+        dropped = (original.carried & ~kept).nonzero()
+        graph = split.edge_graph[dropped[:, 1]]
+        by_score = original.locations[dropped[:, 0], dropped[:, 1]].argsort(descending=True, stable=True)
+        order = by_score[graph[by_score].argsort(stable=True)]
+        count = torch.bincount(graph, minlength=split.count)
+        rank = torch.empty_like(graph)
+        rank[order] = torch.arange(len(graph), device=graph.device) - (count.cumsum(0) - count)[graph[order]]
+
+        def reopen(number: Tensor) -> tuple[Tensor, Tensor]:
+            tried = kept.clone()
+            tried[dropped[:, 0], dropped[:, 1]] = rank < number[graph]
+            return tried, probe.masked(self.model, self.forward, batch, original.edge_index, tried)
+
+        faithful = self._per_graph(split, original.output, masked)[0] <= self.tolerance
+        low, high = torch.zeros_like(count), torch.where(faithful, 0, count)
+        while bool((low < high).any()):
+            middle = (low + high) // 2
+            output = reopen(middle)[1]
+            enough = self._per_graph(split, original.output, output)[0] <= self.tolerance
+            low, high = torch.where(enough, low, middle + 1), torch.where(enough, middle, high)
+            low = torch.minimum(low, high)
+        return (*reopen(high), high.cpu())
+
+    def _divide(
+        self,
+        probe: Probe,
+        batch: Any,
+        original: Original,
+        split: Split,
+        kept: Tensor,
+        masked: Tensor,
+        reopened: Tensor,
+    ) -> list[Explanation]:
+        """One Explanation per graph of the batch."""
+        divergence, flips = self._per_graph(split, original.output, masked)
+        scores = scores_of(original.locations, hard_concrete.probability_open(original.locations))
+        edge_type = original.edge_type if original.edge_type is not None else batches.tensor(batch, "edge_type")
+        if edge_type is not None and edge_type.shape != split.edge_graph.shape:
+            edge_type = None
+        nodes = _nodes_per_graph(batch, original, split)
+        baselines = tuple(baseline.detach().clone() for baseline in probe.baselines)
+        edges, rows = _groups(split.edge_graph, split.count), _groups(split.row_graph, split.count)
+        result = []
+        for graph, (d, f, n, r) in enumerate(
+            zip(divergence.tolist(), flips.tolist(), nodes, reopened.tolist(), strict=True)
+        ):
+            e, o = edges[graph], rows[graph]
+            edge_index = original.edge_index[:, e]
+            if split.count > 1:
+                edge_index = edge_index - split.first_node[graph]
+            result.append(
+                Explanation(
+                    edge_index=edge_index,
+                    kept=kept[:, e],
+                    scores=scores[:, e],
+                    carried=original.carried[:, e],
+                    original=original.output[o],
+                    masked=masked[o],
+                    divergence=d,
+                    flips=f,
+                    tolerance=self.tolerance,
+                    structure=probe.sites,
+                    baselines=baselines,
+                    num_nodes=n,
+                    edge_type=None if edge_type is None else edge_type[e],
+                    reopened=r,
+                )
+            )
+        return result
+
+    # Files -------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write gates, baselines and settings; the model itself is not in the file."""
+        if self.probe is None or self.history is None:
+            raise GraphMaskError("Expected a fitted GraphMask to save. Call fit(loader) first.")
+        description = {
+            **_describe(self, self.probe),
+            "history": checkpoint.history_to_json(self.history),
+        }
+        storage.write(path, "explainer", self.probe.state_dict(), description)
+
+
+def load(
+    path: str | Path, model: nn.Module, *, forward: Forward | None = None, divergence: Function | None = None
+) -> GraphMask:
+    """A fitted GraphMask from a file, for the same model; pass again what cannot be saved (functions)."""
+    tensors, description = storage.read(path, "explainer")
+    if description["divergence"]["name"] == "custom" and divergence is None:
+        raise GraphMaskError(f"Expected the divergence function that {path} was fitted with; pass divergence=...")
+    if description["custom_forward"] and forward is None:
+        raise GraphMaskError(f"Expected the forward function that {path} was fitted with; pass forward=...")
+    explainer = GraphMask(
+        model,
+        forward,
+        divergence or description["divergence"]["name"],
+        description["tolerance"],
+        description["seed"],
+        recipe=Recipe(**description["recipe"]),
+        hidden=description["hidden"],
+    )
+    if storage.fingerprint(model) != description["model"]:
+        raise GraphMaskError(
+            f"Expected the model that {path} was made for, got one with other parameters. "
+            "Load the weights that were explained, or fit again."
+        )
+    explainer.divergence.load_state(description["divergence"])
+    sites = tuple(Site.from_json(site) for site in description["sites"])
+    probe = Probe(sites, [SiteSpec(**spec) for spec in description["specs"]], explainer.hidden, explainer.seed)
+    probe.load_state_dict(tensors)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    explainer.probe = probe.to(device)
+    explainer.history = checkpoint.history_from_json(description["history"])
+    return explainer
+
+
+def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
+    """Everything that must agree for two fits to be the same fit."""
+    return {
+        "model": storage.fingerprint(explainer.model),
+        "tolerance": explainer.tolerance,
+        "seed": explainer.seed,
+        "hidden": explainer.hidden,
+        "recipe": asdict(explainer.recipe),
+        "divergence": explainer.divergence.state(),
+        "custom_forward": explainer.forward is not batches.default_forward,
+        "sites": [asdict(site) for site in probe.sites],
+        "specs": [spec.to_json() for spec in probe.specs],
+    }
+
+
+def _checkpoint(training: Training, explainer: GraphMask, path: str | Path) -> None:
+    checkpoint.save(training, path, {**_describe(explainer, training.probe), "steps": training.steps})
+
+
+def _resume(training: Training, explainer: GraphMask, path: str | Path) -> None:
+    if Path(path).exists():
+        checkpoint.load(training, path, {**_describe(explainer, training.probe), "steps": training.steps})
+
+
+class _Repeatable:
+    """A loader that gives the same batches in the same order every time, shuffled or not."""
+
+    def __init__(self, loader: Iterable[Any], seed: int) -> None:
+        self.loader, self.seed = loader, seed
+
+    def __iter__(self) -> Iterator[Any]:
+        torch.manual_seed(self.seed)
+        return iter(self.loader)
+
+
+def _groups(owner: Tensor, count: int) -> list[Any]:
+    """For each owner its positions: a slice where they are contiguous, which costs no copy."""
+    if count == 1:
+        return [slice(None)]
+    sizes = torch.bincount(owner, minlength=count)
+    ends = sizes.cumsum(0)
+    if bool((owner[1:] >= owner[:-1]).all()):
+        return [slice(end - size, end) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+    return list(owner.argsort(stable=True).split(sizes.tolist()))
+
+
+def _nodes_per_graph(batch: Any, original: Original, split: Split) -> list[int]:
+    if original.graphs is not None and original.nodes is not None:
+        return [original.nodes] * split.count
+    node_graph = batches.tensor(batch, "batch")
+    if node_graph is not None and node_graph.numel():
+        return torch.bincount(node_graph, minlength=split.count).tolist()
+    known = batches.num_nodes_of(batch, original.edge_index)
+    highest = int(original.edge_index.max()) + 1 if original.edge_index.numel() else 0
+    return [max(known or 0, highest)]

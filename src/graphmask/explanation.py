@@ -1,0 +1,189 @@
+"""The result: which edges were kept at which site, and the certificate that the rest was not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphmask import storage
+from graphmask.capture import Site
+from graphmask.errors import GraphMaskError
+
+if TYPE_CHECKING:
+    import networkx
+    import torch_geometric.explain
+
+
+class Hop(NamedTuple):
+    """One kept message: edge ``source -> target`` (position ``edge``) at site number ``site``."""
+
+    site: int
+    edge: int
+    source: int
+    target: int
+
+
+@dataclass(eq=False)
+class Explanation:
+    """Which edges of one graph a model used, site by site. ``L`` sites, ``E`` edges.
+
+    Every explanation carries its certificate: the model was run again with every dropped message replaced by its
+    site's baseline, and ``divergence`` is how far that output is from the original.
+    """
+
+    edge_index: Tensor  #: [2, E], the graph as the user passed it
+    kept: Tensor  #: bool [L, E]
+    scores: Tensor  #: float [L, E], probability that the gate is non-zero; above 1/2 means kept
+    carried: Tensor  #: bool [L, E], False where the site sends nothing along that edge
+    original: Tensor  #: the model's output
+    masked: Tensor  #: its output with hard gates
+    divergence: float  #: between the two, mean over output rows
+    flips: float  #: share of output rows whose prediction changed
+    tolerance: float
+    structure: tuple[Site, ...]
+    baselines: tuple[Tensor, ...]  #: per site, what replaces a dropped message (heads and stacks flattened)
+    num_nodes: int
+    edge_type: Tensor | None = None  #: [E]
+    reopened: int = 0  #: gates that `repair` opened again
+    info: dict[str, Any] = field(default_factory=dict)  #: the user's own notes; JSON values
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the places where messages flow, input side first."""
+        return tuple(site.name for site in self.structure)
+
+    @property
+    def retained(self) -> float:
+        """Share of gates that are open."""
+        return float(self.kept.sum()) / max(int(self.carried.sum()), 1)
+
+    @property
+    def retained_per_site(self) -> tuple[float, ...]:
+        return tuple((self.kept.sum(1) / self.carried.sum(1).clamp_min(1)).tolist())
+
+    @property
+    def faithful(self) -> bool:
+        """The masked model answers as the original does, within the tolerance."""
+        return self.divergence <= self.tolerance
+
+    @property
+    def same_prediction(self) -> bool:
+        return self.flips == 0
+
+    def __repr__(self) -> str:
+        kept = ", ".join(
+            f"{name} {int(k)}/{int(c)}"
+            for name, k, c in zip(self.sites, self.kept.sum(1), self.carried.sum(1), strict=True)
+        )
+        verdict = "faithful" if self.faithful else "NOT faithful"
+        return (
+            f"Explanation({verdict}: divergence {self.divergence:.3g}, tolerance {self.tolerance:.3g}, "
+            f"{'same' if self.same_prediction else 'CHANGED'} prediction; kept {kept})"
+        )
+
+    def paths(self, target: int, *, limit: int = 1000, persist: bool = True) -> list[tuple[Hop, ...]]:
+        """Retained paths that end in node ``target``, each as long as it can be, longest first.
+
+        A path is a chain of kept messages at rising sites. With ``persist`` a node may hold its state over a site
+        (most layers connect a node with itself); without, consecutive hops are at consecutive sites and the last
+        hop at the last site. At most ``limit`` paths are listed.
+        """
+        if not 0 <= target < max(self.num_nodes, 1):
+            raise GraphMaskError(f"Expected a node from 0 to {self.num_nodes - 1}, got {target}.")
+        incoming: dict[tuple[int, int], list[Hop]] = {}
+        for site, edge in self.kept.nonzero().tolist():
+            source, receiver = self._ends(site, edge)
+            incoming.setdefault((site, receiver), []).append(Hop(site, edge, source, receiver))
+        found: list[tuple[Hop, ...]] = []
+        last = len(self.structure)
+        stack: list[tuple[int, int, tuple[Hop, ...]]] = [(last, target, ())]
+        while stack and len(found) < limit:
+            site, node, tail = stack.pop()
+            below = range(site) if persist else range(max(site - 1, 0), site)
+            hops = [hop for k in below for hop in incoming.get((k, node), ())]
+            # With persistence a hop two sites down is reached directly; that is one path, not several.
+            stack += [(hop.site, hop.source, (hop, *tail)) for hop in reversed(hops)]
+            if not hops and tail:
+                found.append(tail)
+        return sorted(found, key=len, reverse=True)
+
+    def _ends(self, site: int, edge: int) -> tuple[int, int]:
+        source, target = self.edge_index[:, edge].tolist()
+        return (target, source) if self.structure[site].reverse else (source, target)
+
+    # Elsewhere ---------------------------------------------------------------------------------------------
+
+    def to_pyg(self) -> torch_geometric.explain.Explanation:
+        """PyG's own object: ``edge_mask`` [E] is the highest score over sites, ``site_mask`` [E, L] has them all."""
+        from torch_geometric.explain import Explanation as PygExplanation
+
+        return PygExplanation(
+            edge_index=self.edge_index,
+            edge_mask=self.scores.max(0).values if self.scores.shape[0] else self.scores.sum(0),
+            site_mask=self.scores.t(),
+            site_kept=self.kept.t(),
+            num_nodes=self.num_nodes,
+            prediction=self.original,
+        )
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """One edge per input edge, keyed by its position, with ``kept`` and ``scores`` by site name."""
+        import networkx
+
+        graph = networkx.MultiDiGraph()
+        graph.add_nodes_from(range(self.num_nodes))
+        for edge, (source, target) in enumerate(self.edge_index.t().tolist()):
+            attributes: dict[str, Any] = {
+                "kept": {name: bool(self.kept[site, edge]) for site, name in enumerate(self.sites)},
+                "scores": {name: float(self.scores[site, edge]) for site, name in enumerate(self.sites)},
+            }
+            if self.edge_type is not None:
+                attributes["edge_type"] = int(self.edge_type[edge])
+            graph.add_edge(source, target, key=edge, **attributes)
+        return graph
+
+    def to_html(
+        self,
+        path: str | Path,
+        *,
+        title: str = "What the model used",
+        node_labels: Sequence[str] | None = None,
+        edge_labels: Sequence[str] | None = None,
+        gold: Tensor | None = None,
+        notes: Sequence[str] = (),
+    ) -> Path:
+        """Write one self-contained page about this explanation; ``gold`` bool [L, E] if the answer is known."""
+        from graphmask.report.build import write_page
+
+        return write_page(
+            path, [self], title=title, node_labels=[node_labels], edge_labels=[edge_labels], gold=[gold], notes=[notes]
+        )
+
+    def save(self, path: str | Path) -> None:
+        tensors = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
+        tensors |= {f"baseline.{site}": baseline for site, baseline in enumerate(self.baselines)}
+        description = {name: getattr(self, name) for name in _VALUES}
+        description["structure"] = [asdict(site) for site in self.structure]
+        storage.write(path, "explanation", tensors, description)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Explanation:
+        fields: dict[str, Any]
+        tensors, fields = storage.read(path, "explanation")
+        structure = tuple(Site.from_json(site) for site in fields.pop("structure"))
+        baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
+        return cls(**{**fields, **tensors}, structure=structure, baselines=baselines)
+
+
+_TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type")
+_VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "info")
+
+
+def scores_of(locations: Tensor, probability: Tensor) -> Tensor:
+    """Scores with 0 where nothing is carried."""
+    return torch.where(locations > -torch.inf, probability, torch.zeros_like(probability))

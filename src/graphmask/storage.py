@@ -1,0 +1,91 @@
+"""Files: safetensors with a JSON description in its header, written whole or not at all, never unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor, nn
+
+from graphmask.errors import GraphMaskError
+
+VERSION = 1
+
+
+def write(path: str | Path, kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    """Write to a temporary name beside ``path``, then rename: a reader sees the old file or the new one."""
+    header = {"graphmask": kind, "version": str(VERSION), "description": json.dumps(description)}
+    content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata=header)
+    write_bytes(path, content)
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def as_json(value: Any) -> Any:
+    """The value as it would come back from a file."""
+    return json.loads(json.dumps(value))
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description, or a `GraphMaskError` that says what is wrong with the file."""
+    path = Path(path)
+    if not path.is_file():
+        raise GraphMaskError(f"Expected a GraphMask {kind} at {path}, found no such file.")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except safetensors.SafetensorError as error:
+        raise GraphMaskError(
+            f"Expected a GraphMask {kind} at {path}, found a truncated or foreign file ({error}). Make it anew."
+        ) from None
+    if header.get("graphmask") != kind:
+        found = header.get("graphmask")
+        what = f"a GraphMask {found}" if found else "a safetensors file of another program"
+        raise GraphMaskError(f"Expected a GraphMask {kind} at {path}, found {what}.")
+    if header.get("version") != str(VERSION):
+        raise GraphMaskError(
+            f"Expected version {VERSION} of the file format at {path}, found {header.get('version')!r}. "
+            "Install the version of graphmask that wrote it."
+        )
+    try:
+        description = json.loads(header["description"])
+    except (KeyError, json.JSONDecodeError):
+        raise GraphMaskError(f"Expected a description in the header of {path}, found none that can be read.") from None
+    return tensors, description
+
+
+def fingerprint(model: nn.Module) -> str:
+    """The same for two models exactly when their parameters and buffers are the same, by name and value."""
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(safetensors.torch.save({"": value.detach().cpu().contiguous()}))
+    return digest.hexdigest()
