@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ def default_forward(model: nn.Module, batch: Any) -> Tensor:
     for parameter in parameters:
         value = attribute(batch, parameter.name)
         if value is _MISSING and parameter.name == "batch" and isinstance(batch, Data):
-            value = torch.zeros(batch.num_nodes or 0, dtype=torch.long, device=_device(batch))  # one graph
+            value = torch.zeros(num_nodes_of(batch, None) or 0, dtype=torch.long, device=_device(batch))  # one graph
         if value is not _MISSING:
             arguments[parameter.name] = value
         elif parameter.default is inspect.Parameter.empty:
@@ -100,14 +101,19 @@ def edge_index_of(batch: Any) -> Tensor | None:
 
 def num_nodes_of(batch: Any, edge_index: Tensor | None) -> int | None:
     if isinstance(batch, Data):
-        return batch.num_nodes
+        with warnings.catch_warnings():
+            # Where PyG can only guess from edge_index it says so; here the guess will do.
+            warnings.simplefilter("ignore")
+            return batch.num_nodes
     x = tensor(batch, "x")
+    if x is None and isinstance(batch, tuple) and len(batch) > 1 and batch[1] is edge_index:
+        x = batch[0] if isinstance(batch[0], Tensor) and batch[0].is_floating_point() else None  # (x, edge_index, ...)
     return None if x is None else x.shape[0]
 
 
 def check(batch: Any, where: str = "the batch") -> None:
     """Raise for a graph that no model could be explained on."""
-    raw = attribute(batch, "edge_index")
+    raw = edge_index_of(batch) if isinstance(batch, tuple) else attribute(batch, "edge_index")
     if isinstance(raw, Tensor) and raw.layout != torch.strided:
         raw = _MISSING  # a sparse matrix under that name is checked by its own constructor
     if isinstance(raw, Tensor):
@@ -148,7 +154,7 @@ def _items(batch: Any) -> Iterable[tuple[str, Any]]:
 
 def scan(loader: Iterable[Any], name: str) -> int:
     """Check every batch before any work starts; returns how many there are."""
-    if not isinstance(loader, Iterable) or isinstance(loader, (Data, Mapping, Tensor)):
+    if not isinstance(loader, Iterable) or isinstance(loader, (Data, Mapping, Tensor, str)):
         raise GraphMaskError(
             f"Expected {name} to be an iterable of batches (a DataLoader, a list), got {type(loader).__name__}. "
             "For one graph pass [data]."

@@ -112,7 +112,7 @@ class Validation:
         carried = torch.zeros(thresholds.shape[0])
         for batch, original in self.batches:
             kept = original.locations > thresholds.to(original.locations.device)
-            masked = self.probe.masked(self.model, self.forward, batch, original.edge_index, kept)
+            masked = self.probe.masked(self.model, self.forward, batch, original.edge_map, kept)
             divergence += float(self.divergence(original.output, masked).sum())
             flips += float(self.divergence.flips(original.output, masked).sum())
             rows += masked.shape[0]

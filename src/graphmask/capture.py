@@ -20,6 +20,7 @@ from torch_geometric.utils import is_sparse, to_edge_index
 
 from graphmask.edges import EdgeMap
 from graphmask.errors import GraphMaskError
+from graphmask.kernels import blend
 from graphmask.taps import AdjacencyTap, MatrixCall, MessageTap
 
 
@@ -56,7 +57,16 @@ class Messages:
     features: dict[str, Tensor] = field(default_factory=dict)  #: float [E', k]: edge attribute, weight, attention
     categories: dict[str, Tensor] = field(default_factory=dict)  #: long [E']: relation
     num_relations: int = 0  #: what the layer says of itself
+    lifted: tuple[Tensor, Tensor | None] | None = None  #: (x [N, D], weight [E']) if the message may be weight * x_j
     matrix: MatrixCall | None = None  #: the adjacency-matrix form of the same
+
+    def is_lifted(self) -> bool:
+        """Is the message really ``weight * x_j``? True of most layers that transform nodes before sending."""
+        if self.lifted is None:
+            return False
+        x, weight = self.lifted
+        rows = x.index_select(0, self.source)
+        return torch.allclose(self.value, rows if weight is None else rows * weight[:, None], rtol=1e-4, atol=1e-6)
 
     def flat(self) -> Tensor:
         """[E', D]: one row per edge, heads and stacks side by side."""
@@ -87,18 +97,18 @@ Visit = Callable[[Messages], tuple[Tensor, Tensor] | None]
 
 def replace(messages: Messages, gate: Tensor, baseline: Tensor) -> Tensor:
     r"""Equation 3 of the paper, :math:`z m + (1 - z) b`; exactly ``m`` where z = 1 and exactly ``b`` where z = 0."""
-    b = messages.baseline(baseline.to(messages.value.dtype))
-    if gate.dtype == torch.bool:
-        return torch.where(messages.spread(gate), messages.value, b)
-    return torch.lerp(b, messages.value, messages.spread(gate.to(messages.value.dtype)))
+    gate, baseline = gate.to(messages.value.dtype), baseline.to(messages.value.dtype)
+    if messages.edge_dim == 0 and baseline.dim() == 1:
+        return blend(messages.flat(), gate, baseline).view_as(messages.value)
+    return torch.lerp(messages.baseline(baseline), messages.value, messages.spread(gate))
 
 
 class Tap:
     """State of one tapping: which call comes next, which site it belongs to, which edges are whose."""
 
-    def __init__(self, visit: Visit, edge_index: Tensor | None, sites: tuple[Site, ...] | None) -> None:
+    def __init__(self, visit: Visit, edge_map: EdgeMap, sites: tuple[Site, ...] | None) -> None:
         self.visit = visit
-        self.edge_map = EdgeMap(edge_index)
+        self.edge_map = edge_map
         self.discovering = sites is None
         self.sites: list[Site] = list(sites or ())
         self.place = {
@@ -148,14 +158,16 @@ class Tap:
         return self._discover(module, call, edges, reverse != self.edge_map.flipped)
 
     def _discover(self, module: str, call: int, edges: Tensor | None, reverse: bool) -> tuple[int, int]:
-        carried = torch.zeros(self.edge_map.count, dtype=torch.bool)
-        carried[slice(None) if edges is None else edges[edges >= 0].cpu()] = True
+        # One place more for the layer's own self-loops (-1): hops that carry only those are hops, not relations.
+        carried = torch.zeros(self.edge_map.count + 1, dtype=torch.bool)
+        carried[slice(self.edge_map.count) if edges is None else edges.cpu()] = True
         before = self.covered.get(module)
         number = max((n for n, site in enumerate(self.sites) if site.module == module), default=-1)
         if before is not None and not bool((before & carried).any()):
             self.covered[module] = before | carried
             site = self.sites[number]
-            self.sites[number] = Site(site.name, module, (*site.calls, call), site.reverse)
+            reverse = site.reverse if bool(before.any()) else reverse  # an empty relation has no direction
+            self.sites[number] = Site(site.name, module, (*site.calls, call), reverse)
             return number, len(site.calls)
         self.covered[module] = carried
         repeat = sum(site.module == module for site in self.sites)
@@ -180,7 +192,7 @@ class Tap:
         edges = self.edge_map(edge_index, self.inputs.get(name, ()), ordinal, name)
         site, piece = self.locate(name, edges, layer.flow == "target_to_source")
         source, target = edge_index if layer.flow == "source_to_target" else edge_index.flip(0)
-        source_states, target_states = _states(layer, self.inputs.get(name, ()), propagated, edge_index)
+        source_states, target_states = _states(layer, self.inputs.get(name, ()), propagated, kwargs)
         messages = Messages(
             site=site,
             piece=piece,
@@ -203,7 +215,9 @@ class Tap:
         for key, extra in kwargs.items():
             if key.endswith(("_i", "_j")) or key in MessagePassing.special_args or not isinstance(extra, Tensor):
                 continue
-            _add_extra(messages, key, extra)
+            if not isinstance(extra, nn.Parameter):  # the layer's, though it may happen to have E' rows
+                _add_extra(messages, key, extra)
+        messages.lifted = _lifted(messages, layer, kwargs, propagated)
         answer = self.visit(messages)
         return None if answer is None else replace(messages, *answer)
 
@@ -244,7 +258,12 @@ def effective_edges(edge_index: Any) -> Tensor:
     if isinstance(edge_index, EdgeIndex):
         return edge_index.as_tensor()
     if is_sparse(edge_index):  # adj_t: rows receive, columns send
-        target, source = to_edge_index(edge_index)[0]
+        if isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_coo:
+            # Not to_edge_index, which declares the user's own tensor coalesced, in place and in the middle of a graph
+            # of gradients.
+            target, source = edge_index.coalesce().indices()
+        else:
+            target, source = to_edge_index(edge_index)[0]
         return torch.stack([source, target])
     return edge_index
 
@@ -261,6 +280,20 @@ def _add_extra(messages: Messages, key: str, extra: Tensor) -> None:
         messages.features[key] = extra.reshape(extra.shape[0], -1).to(messages.value.dtype)
 
 
+def _lifted(
+    messages: Messages, layer: MessagePassing, kwargs: dict[str, Any], propagated: dict[str, Any]
+) -> tuple[Tensor, Tensor | None] | None:
+    """The node rows, and the weight per edge, of which the messages may be the product."""
+    x, weight = propagated.get("x"), kwargs.get("edge_weight")
+    if isinstance(x, (tuple, list)):
+        x = x[0 if layer.flow == "source_to_target" else 1]
+    if "x_j" not in kwargs or not isinstance(x, Tensor) or x.dim() != 2 or messages.value.shape[1:] != x.shape[1:]:
+        return None
+    if weight is not None and (not isinstance(weight, Tensor) or weight.shape != messages.source.shape):
+        return None
+    return x, weight
+
+
 def _rows(states: Tensor | None, node_dim: int) -> Tensor | None:
     """[N, d]: one row per node."""
     if states is None or not states.is_floating_point():
@@ -271,12 +304,20 @@ def _rows(states: Tensor | None, node_dim: int) -> Tensor | None:
 
 
 def _states(
-    layer: MessagePassing, inputs: tuple[Any, ...], propagated: dict[str, Any], edge_index: Tensor
+    layer: MessagePassing, inputs: tuple[Any, ...], propagated: dict[str, Any], collected: dict[str, Any]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Node states (sender's, receiver's): the first node-level tensor, or pair, that the layer was given."""
+    """Node states (sender's, receiver's): the first tensor, or pair, of the layer's inputs with a row per node.
+
+    What the layer ``collected`` for its messages under a name with _i or _j is per node, so it tells how many
+    there are: attributes of edges are inputs too, and may come first.
+    """
+    per_node = [propagated.get(key[:-2]) for key in collected if key.endswith(("_i", "_j"))]
+    counts = {_count(part, layer.node_dim) for value in per_node for part in _pair(value) if isinstance(part, Tensor)}
     for candidate in (*inputs, *propagated.values()):
-        pair = candidate if isinstance(candidate, (tuple, list)) and len(candidate) == 2 else (candidate, candidate)
+        pair = _pair(candidate)
         if not isinstance(pair[0], Tensor) or not pair[0].is_floating_point() or is_sparse(pair[0]):
+            continue
+        if counts and _count(pair[0], layer.node_dim) not in counts:
             continue
         if pair[0] is pair[1]:
             both = _rows(pair[0], layer.node_dim)
@@ -286,6 +327,14 @@ def _states(
             states = (_rows(pair[0], layer.node_dim), _rows(second, layer.node_dim))
         return states if layer.flow == "source_to_target" else (states[1], states[0])
     return None, None
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    return (value[0], value[1]) if isinstance(value, (tuple, list)) and len(value) == 2 else (value, value)
+
+
+def _count(states: Tensor, node_dim: int) -> int:
+    return states.shape[node_dim if states.dim() > 1 else 0]
 
 
 def check_model(model: nn.Module) -> None:
@@ -308,14 +357,17 @@ def check_model(model: nn.Module) -> None:
 
 @contextmanager
 def tap(
-    model: nn.Module, visit: Visit, edge_index: Tensor | None = None, sites: tuple[Site, ...] | None = None
+    model: nn.Module,
+    visit: Visit,
+    edge_index: Tensor | EdgeMap | None = None,
+    sites: tuple[Site, ...] | None = None,
 ) -> Iterator[Tap]:
     """Inside, every message of ``model`` goes through ``visit``; afterwards no hook is left.
 
     ``sites=None`` discovers the sites (in ``Tap.sites``). ``edge_index`` is the graph as the user passed it;
-    without it the edges of the first site stand for it.
+    without it the edges of the first site stand for it. Several runs over one graph may share an `EdgeMap`.
     """
-    state = Tap(visit, edge_index, sites)
+    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites)
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
     switched: list[tuple[nn.Module, str, Any]] = []
     try:

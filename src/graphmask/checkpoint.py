@@ -42,6 +42,7 @@ def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None
     description = {
         "settings": settings,
         "step": training.step,
+        "open_from": training.open_from,
         "epoch": training.epoch,
         "judged": training.judged,
         "stale": training.stale,
@@ -56,6 +57,12 @@ def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None
 def load(training: Training, path: str | Path, settings: dict[str, Any]) -> None:
     """Continue where `save` left off; refuses a checkpoint of another fit."""
     tensors, description = storage.read(path, "checkpoint")
+    with storage.understood(path, "checkpoint"):
+        _check(description, path, settings)
+        _restore(training, tensors, description)
+
+
+def _check(description: dict[str, Any], path: str | Path, settings: dict[str, Any]) -> None:
     for key, value in settings.items():
         # JSON has no tuples: compare in its terms.
         if storage.as_json(description["settings"].get(key)) != storage.as_json(value):
@@ -64,6 +71,8 @@ def load(training: Training, path: str | Path, settings: dict[str, Any]) -> None
                 "Delete it to start anew, or fit with the settings it was made with."
             )
 
+
+def _restore(training: Training, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     def part(prefix: str) -> dict[str, Tensor]:
         return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
@@ -74,7 +83,7 @@ def load(training: Training, path: str | Path, settings: dict[str, Any]) -> None
         adam.setdefault(int(index), {})[name] = value
     training.optimiser.load_state_dict({**training.optimiser.state_dict(), "state": adam})
     training.generator.set_state(tensors["generator"])
-    training.step = description["step"]
+    training.step, training.open_from = description["step"], description["open_from"]
     training.epoch = description["epoch"]
     training.judged = description["judged"]
     training.stale = description["stale"]

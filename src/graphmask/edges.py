@@ -53,20 +53,40 @@ class EdgeMap:
         if self._last is not None and torch.equal(self._last[0], effective):
             self.flipped = self._last[2]
             return self._last[1]
-        positions = match(mine, effective)
+        moved = self._loops_moved(effective)
+        self.flipped = moved is None and _turned(mine, effective)
+        positions = match(mine, effective.flip(0) if self.flipped else effective) if moved is None else moved
         strangers = (positions < 0) & (effective[0] != effective[1])
-        if bool(strangers.any()):
-            flipped = match(mine, effective.flip(0))
-            if bool(((flipped < 0) & (effective[0] != effective[1])).any()):
+        if bool(strangers.any()) and not self.flipped:
+            positions, self.flipped = match(mine, effective.flip(0)), True
+            if bool(((positions < 0) & (effective[0] != effective[1])).any()):
                 u, v = effective[:, strangers][:, 0].tolist()
                 raise GraphMaskError(
                     f"Expected module {name!r} to send along edges of the graph that was passed in (or self-loops), "
                     f"got {int(strangers.sum())} other edges, for instance ({u}, {v}). "
                     "Pass the graph as the layers see it: do the rewiring before the model is called."
                 )
-            positions, self.flipped = flipped, True
         self._last = (effective, positions, self.flipped)
         return positions
+
+    def _loops_moved(self, effective: Tensor) -> Tensor | None:
+        """The commonest rearrangement, without sorting: self-loops taken out and one per node appended."""
+        assert self.edge_index is not None
+        mine = self.edge_index
+        loops = mine[0] == mine[1]
+        others = (~loops).nonzero().view(-1)
+        tail = effective[:, others.numel() :]
+        nodes = torch.arange(tail.shape[1], device=tail.device)
+        if tail.shape[1] == 0 or not torch.equal(tail[0], nodes) or not torch.equal(tail[1], nodes):
+            return None
+        if not torch.equal(mine[:, others], effective[:, : others.numel()]):
+            return None
+        at = loops.nonzero().view(-1).flip(0)  # the first of several loops at a node is written last, and stays
+        if at.numel() and int(mine[0, at].max()) >= tail.shape[1]:
+            return None
+        loop_of = torch.full_like(nodes, -1)
+        loop_of[mine[0, at]] = at
+        return torch.cat([others, loop_of])
 
     def _by_relation(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int) -> Tensor | None:
         """Edges of one relation, as layers select them that send relation after relation.
@@ -80,15 +100,31 @@ class EdgeMap:
             relations = torch.unique(types)
             for relation in [ordinal, *relations.tolist()]:
                 positions = (types == relation).nonzero().view(-1)
-                if positions.numel() == effective.shape[1] and torch.equal(self.edge_index[:, positions], effective):
+                if positions.numel() != effective.shape[1]:
+                    continue
+                chosen = self.edge_index[:, positions]
+                self.flipped = not torch.equal(chosen, effective)
+                if not self.flipped or torch.equal(chosen.flip(0), effective):
                     return positions
+        self.flipped = False
         return None
+
+
+def _turned(mine: Tensor, effective: Tensor) -> bool:
+    """Are these my edges in my order, but each turned around?
+
+    Where every edge has its reverse, endpoints alone would not tell, and a batch of several graphs would be
+    read in another way than each of them.
+    """
+    mine, effective = (edges[:, edges[0] != edges[1]] for edges in (mine, effective))
+    return torch.equal(mine.flip(0), effective) and not torch.equal(mine, effective)
 
 
 def match(mine: Tensor, theirs: Tensor) -> Tensor:
     """For each column of ``theirs`` its position in ``mine``, -1 if none; the n-th duplicate takes the n-th."""
     if mine.shape[1] == 0 or theirs.shape[1] == 0:
         return torch.full((theirs.shape[1],), -1, device=theirs.device)
+    mine, theirs = mine.long(), theirs.long()  # keys of int32 would overflow
     nodes = int(torch.maximum(mine.max(), theirs.max())) + 1
     my_keys, my_order = (mine[0] * nodes + mine[1]).sort(stable=True)
     keys, order = (theirs[0] * nodes + theirs[1]).sort(stable=True)

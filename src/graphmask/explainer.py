@@ -191,7 +191,7 @@ class GraphMask:
             freeze(self.model, training=False)
             original = probe.original(self.model, self.forward, batch)
             kept = hard_concrete.hard(original.locations)
-            masked = probe.masked(self.model, self.forward, batch, original.edge_index, kept)
+            masked = probe.masked(self.model, self.forward, batch, original.edge_map, kept)
             rows = original.output.shape[0]
             split = batches.split(batch, original.edge_index, rows, original.edge_graph, original.graphs)
             reopened = torch.zeros(split.count, dtype=torch.long)
@@ -227,7 +227,7 @@ class GraphMask:
         def reopen(number: Tensor) -> tuple[Tensor, Tensor]:
             tried = kept.clone()
             tried[dropped[:, 0], dropped[:, 1]] = rank < number[graph]
-            return tried, probe.masked(self.model, self.forward, batch, original.edge_index, tried)
+            return tried, probe.masked(self.model, self.forward, batch, original.edge_map, tried)
 
         faithful = self._per_graph(split, original.output, masked)[0] <= self.tolerance
         low, high = torch.zeros_like(count), torch.where(faithful, 0, count)

@@ -175,9 +175,10 @@ class Explanation:
     def load(cls, path: str | Path) -> Explanation:
         fields: dict[str, Any]
         tensors, fields = storage.read(path, "explanation")
-        structure = tuple(Site.from_json(site) for site in fields.pop("structure"))
-        baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
-        return cls(**{**fields, **tensors}, structure=structure, baselines=baselines)
+        with storage.understood(path, "explanation"):
+            structure = tuple(Site.from_json(site) for site in fields.pop("structure"))
+            baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
+            return cls(**{**fields, **tensors}, structure=structure, baselines=baselines)
 
 
 _TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type")

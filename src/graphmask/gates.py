@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from graphmask.capture import Messages
 from graphmask.errors import GraphMaskError
+from graphmask.kernels import Columns, Rows, head
 
 #: c: gates start open.
 INITIAL_LOCATION = 2.0
 #: Locations stay in [-3, 3]: a saturated gate could not be moved again.
 LIMIT = 3.0
-#: Edges per block when no gradient is needed: hidden activations of a block stay in the processor's cache.
-BLOCK = 1 << 13
+#: Edges per site whose gates are moved by one step of training.
+TRAIN_EDGES = 1 << 14
 
 
 @dataclass
@@ -35,6 +36,7 @@ class SiteSpec:
     features: dict[str, int]
     categories: dict[str, int]
     pieces: int
+    lifted: bool = False  #: the message is a node's row times a number
     matrix: bool = False
     relations: int = 1
 
@@ -45,7 +47,7 @@ class SiteSpec:
         if first.matrix is not None:
             call = first.matrix
             size = call.nodes.shape[-1]
-            return cls(call.messages.shape[-1], size, size, {}, {}, 1, True, call.adjacency.shape[1])
+            return cls(call.messages.shape[-1], size, size, {}, {}, 1, matrix=True, relations=call.adjacency.shape[1])
         categories = {}
         for key in first.categories:
             largest = max((int(m.categories[key].max()) for m in pieces if m.categories[key].numel()), default=0)
@@ -58,6 +60,7 @@ class SiteSpec:
             features={key: value.shape[1] for key, value in first.features.items()},
             categories=categories,
             pieces=len(pieces),
+            lifted=all(m.is_lifted() for m in pieces),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -118,6 +121,8 @@ class EdgeGate(Gate):
     gathered: O(V d h + E h) instead of O(E d h). Standardisation is folded into the projections.
     """
 
+    turn: Tensor
+
     def __init__(self, spec: SiteSpec, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
         self.spec = spec
@@ -138,6 +143,7 @@ class EdgeGate(Gate):
         for key, size in self.sizes.items():
             self.register_buffer(f"mean:{key}", torch.zeros(size))
             self.register_buffer(f"scale:{key}", torch.ones(size))
+        self.register_buffer("turn", torch.zeros((), dtype=torch.long))  # which edges are trained next
 
     def _inputs(self, messages: Messages) -> dict[str, Tensor]:
         """Everything a gate sees, by name, each [N, d] or [E', d]."""
@@ -180,54 +186,60 @@ class EdgeGate(Gate):
         return weight, -(weight @ self.get_buffer(f"mean:{key}"))
 
     def raw(self, messages: Messages) -> Tensor:
+        rows, columns = self._parts(messages)
+        count = messages.source.shape[0]
+        if not torch.is_grad_enabled() or count <= TRAIN_EDGES:
+            return clamp(self._head(rows, columns) + self.out_bias)
+        # Every gate gets its value; the gradient is taken from evenly spread edges, others each time: a single step
+        # learns nothing more from hundreds of thousands.
+        stride = -(-count // TRAIN_EDGES)
+        some = torch.arange(int(self.turn) % stride, count, stride, device=messages.source.device)
+        self.turn.add_(1)
+        with torch.no_grad():
+            location = self._head(rows, columns)
+        trained = self._head(
+            [(table, index[some], None if scale is None else scale[some]) for table, index, scale in rows],
+            [(value[some], weight) for value, weight in columns],
+        )
+        return clamp(location.index_put((some,), trained) + self.out_bias)
+
+    def _head(self, rows: list[Rows], columns: list[Columns]) -> Tensor:
+        return head(rows, columns, self.norm.weight, self.norm.bias, self.out)
+
+    def _parts(self, messages: Messages) -> tuple[list[Rows], list[Columns]]:
+        """W_1 [...] as a sum: rows looked up in projected tables, and projected columns."""
         inputs = self._inputs(messages)
         bias: Tensor = self.bias
         if "piece" in self.tables:
             bias = bias + self.tables["piece"][messages.piece]
-        projected = {}
         weights = {}
         for key in self.sizes:
             weights[key], constant = self._project(key)
             bias = bias + constant
-        same = "source" in weights and "target" in weights and inputs["source"] is inputs["target"]
-        if same:
+        tables = {}
+        if "source" in weights and "target" in weights and inputs["source"] is inputs["target"]:
             both = F.linear(inputs["source"], torch.cat([weights["source"], weights["target"]]))
-            projected["source"], projected["target"] = both.chunk(2, 1)
+            tables["source"], tables["target"] = both.chunk(2, 1)
         else:
             for key in {"source", "target"} & weights.keys():
-                projected[key] = F.linear(inputs[key], weights[key])
+                tables[key] = F.linear(inputs[key], weights[key])
         ends = {"source": messages.source, "target": messages.target}
-        rows = {key: (projected[key], ends[key]) for key in projected}
+        rows: list[Rows] = [(tables[key], ends[key], None) for key in tables]
+        if self.spec.lifted and messages.lifted is not None:
+            # The message is a node's row times a number: project the nodes, not the edges.
+            nodes, scale = messages.lifted
+            projected = F.linear(nodes.detach().to(bias.dtype), weights.pop("message"))
+            rows.append((projected, messages.source, None if scale is None else scale.detach()))
         for key, table in self.tables.items():
             if key != "piece":
-                rows[key] = (table, messages.categories[key.removeprefix("category:")] % table.shape[0])
-        columns = {key: (inputs[key], weights[key]) for key in weights if key not in projected}
-        if torch.is_grad_enabled():
-            return self._head(rows, columns, bias, slice(None))
-        count = messages.source.shape[0]
-        location = bias.new_empty(count)
-        for start in range(0, count, BLOCK):
-            block = slice(start, start + BLOCK)
-            location[block] = self._head(rows, columns, bias, block)
-        return location
-
-    def _head(
-        self,
-        rows: dict[str, tuple[Tensor, Tensor]],
-        columns: dict[str, tuple[Tensor, Tensor]],
-        bias: Tensor,
-        block: slice,
-    ) -> Tensor:
-        """[block] locations: gathered rows + projected columns -> LayerNorm -> ReLU -> one number."""
-        hidden = None
-        for value, weight in columns.values():
-            part = F.linear(value[block], weight, bias if hidden is None else None)
-            hidden = part if hidden is None else hidden + part
-        for table, index in rows.values():
-            part = table.index_select(0, index[block])
-            hidden = part + bias if hidden is None else hidden + part
-        assert hidden is not None
-        return clamp(F.relu(self.norm(hidden)) @ self.out + self.out_bias)
+                name = key.removeprefix("category:")
+                if name not in messages.categories:
+                    raise GraphMaskError(f"Expected {name} at this site as when it was fitted, got none.")
+                rows.append((table, messages.categories[name] % table.shape[0], None))
+        if not rows or rows[0][2] is not None:
+            rows.insert(0, (torch.zeros_like(bias)[None], torch.zeros_like(messages.source), None))
+        rows[0] = (rows[0][0] + bias, *rows[0][1:])
+        return rows, [(inputs[key], weights[key]) for key in weights if key not in tables]
 
 
 class BilinearGate(Gate):

@@ -17,6 +17,7 @@ from graphmask import batches
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site, tap
 from graphmask.divergence import Divergence
+from graphmask.edges import EdgeMap
 from graphmask.errors import GraphMaskError
 from graphmask.gates import Gate, SiteSpec, build
 from graphmask.masking import by_user_edges
@@ -27,13 +28,19 @@ class Original:
     """What the original pass over a batch left behind."""
 
     output: Tensor
-    edge_index: Tensor  #: [2, E]
+    edge_map: EdgeMap  #: of the user's edges, for further runs over the same graph
     locations: Tensor  #: [L, E]; -inf where the site sends nothing along that edge
     carried: Tensor  #: bool [L, E]
     edge_type: Tensor | None  #: [E], from taps that know relations
     edge_graph: Tensor | None  #: [E], from taps that know the batch
     graphs: int | None
     nodes: int | None = None  #: per graph, where all have as many
+
+    @property
+    def edge_index(self) -> Tensor:
+        """[2, E], the graph as the user passed it."""
+        assert self.edge_map.edge_index is not None
+        return self.edge_map.edge_index
 
 
 class Probe(nn.Module):
@@ -112,7 +119,7 @@ class Probe(nn.Module):
                 kept[site] = (torch.rand(kept.shape[1], generator=generator) < 0.75).to(kept.device)
                 for choice, baselines in enumerate(candidates):
                     self.baselines[site].copy_(baselines[site])
-                    masked = self.masked(model, forward, batch, original.edge_index, kept)
+                    masked = self.masked(model, forward, batch, original.edge_map, kept)
                     unnoticed[choice, site] += (divergence(original.output, masked) <= tolerance).sum().cpu()
         for site, mean in enumerate(self.means):
             better = bool(unnoticed[1, site] > unnoticed[0, site])
@@ -133,13 +140,11 @@ class Probe(nn.Module):
         with torch.no_grad(), tap(model, visit, edge_index, self.sites) as state:
             output = batches.call(forward, model, batch)
             state.check_complete()
-        user_edges = state.edge_map.edge_index
-        assert user_edges is not None
-        shape = (len(self.sites), user_edges.shape[1])
+        shape = (len(self.sites), state.edge_map.count)
         locations = torch.full(shape, -torch.inf, device=output.device)
         for site, positions, location in columns:
             locations[site, slice(None) if positions is None else positions] = location
-        result = Original(output, user_edges, locations, locations > -torch.inf, None, None, None)
+        result = Original(output, state.edge_map, locations, locations > -torch.inf, None, None, None)
         if last:
             call = last[0].matrix
             assert call is not None
@@ -147,10 +152,10 @@ class Probe(nn.Module):
             result.graphs, result.nodes = call.adjacency.shape[0], call.adjacency.shape[-1]
         return result
 
-    def masked(self, model: nn.Module, forward: Forward, batch: Any, edge_index: Tensor, gates: Tensor) -> Tensor:
+    def masked(self, model: nn.Module, forward: Forward, batch: Any, edges: Tensor | EdgeMap, gates: Tensor) -> Tensor:
         """Second pass, with gates ``[L, E]`` in terms of the user's edges."""
         visit = by_user_edges(gates, [b.detach() for b in self.baselines])
-        with torch.no_grad(), tap(model, visit, edge_index, self.sites) as state:
+        with torch.no_grad(), tap(model, visit, edges, self.sites) as state:
             output = batches.call(forward, model, batch)
             state.check_complete()
         return output
@@ -162,7 +167,7 @@ class Probe(nn.Module):
 
         Returns the two outputs and, per site, locations and gate values of the user's edges.
         """
-        edge_index = batches.edge_index_of(batch)
+        edge_map = EdgeMap(batches.edge_index_of(batch))
         gates: dict[tuple[int, int], Tensor] = {}
         mine: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.sites]
         # Both passes draw the same dropout: what differs between them is the masking alone.
@@ -183,11 +188,11 @@ class Probe(nn.Module):
         def mask(messages: Messages) -> tuple[Tensor, Tensor]:
             return gates[messages.site, messages.piece], self.baselines[messages.site]
 
-        with torch.no_grad(), tap(model, capture, edge_index, self.sites) as state:
+        with torch.no_grad(), tap(model, capture, edge_map, self.sites) as state:
             original = batches.call(forward, model, batch)
             state.check_complete()
         _set_random_state(random_state)
-        with tap(model, mask, edge_index, self.sites):
+        with tap(model, mask, edge_map, self.sites):
             masked = batches.call(forward, model, batch)
         locations, values = ([_join([pair[i] for pair in pairs]) for pairs in mine] for i in (0, 1))
         return original, masked, locations, values

@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
@@ -21,7 +24,9 @@ VERSION = 1
 def write(path: str | Path, kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Write to a temporary name beside ``path``, then rename: a reader sees the old file or the new one."""
     header = {"graphmask": kind, "version": str(VERSION), "description": json.dumps(description)}
-    content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata=header)
+    # Cloned, because safetensors refuses tensors that share memory: edge_index and edge_type may be views of one.
+    whole = {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
+    content = safetensors.torch.save(whole, metadata=header)
     write_bytes(path, content)
 
 
@@ -79,6 +84,17 @@ def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
     except (KeyError, json.JSONDecodeError):
         raise GraphMaskError(f"Expected a description in the header of {path}, found none that can be read.") from None
     return tensors, description
+
+
+@contextmanager
+def understood(path: str | Path, kind: str) -> Iterator[None]:
+    """Inside, what was read is put together: anything missing or of a wrong type is the file's fault."""
+    try:
+        yield
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+        raise GraphMaskError(
+            f"Expected a GraphMask {kind} at {path}, found contents that do not fit ({error!r}). Make it anew."
+        ) from error
 
 
 def fingerprint(model: nn.Module) -> str:

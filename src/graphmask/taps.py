@@ -123,6 +123,11 @@ class AdjacencyTap(nn.Module):
             raise GraphMaskError(
                 f"Expected an adjacency of shape [B, R, N, N], [R, N, N] or [N, N], got {tuple(adjacency.shape)}."
             )
+        if adjacency.layout not in (torch.strided, torch.sparse_coo):
+            raise GraphMaskError(
+                f"Expected a dense or sparse COO adjacency, got {adjacency.layout}. Convert it: "
+                "adjacency.to_sparse_coo()."
+            )
         for _ in range(4 - leading):
             adjacency = adjacency.unsqueeze(0)
         if leading < 4:
@@ -134,6 +139,11 @@ class AdjacencyTap(nn.Module):
             raise GraphMaskError(
                 f"Expected messages [{batch}, {relations}, {count}, D] or [{batch}, {count}, D] for an adjacency "
                 f"{tuple(adjacency.shape)}, got {tuple(messages.shape)}."
+            )
+        if nodes.dim() != 3 or nodes.shape[:2] != (batch, count):
+            raise GraphMaskError(
+                f"Expected nodes [{batch}, {count}, d] for an adjacency {tuple(adjacency.shape)}, got "
+                f"{tuple(nodes.shape)}."
             )
         out = (
             self._plain(adjacency, messages, nodes)

@@ -1,0 +1,48 @@
+"""Peak memory of a call, counted by the tensors it makes: exact, repeatable, and free of the allocator's habits."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+
+class _Count(TorchDispatchMode):
+    """Every storage that an operation returns is counted until it dies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, int] = {}
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        known = {
+            value.untyped_storage()._cdata
+            for value in tree_iter((args, kwargs))
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided
+        }
+        for value in tree_iter(result):
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+                storage = value.untyped_storage()
+                key = storage._cdata
+                if key not in known and key not in self.alive:
+                    self.alive[key] = storage.nbytes()
+                    self.now += storage.nbytes()
+                    self.peak = max(self.peak, self.now)
+                    weakref.finalize(storage, self._gone, key)
+        return result
+
+    def _gone(self, key: int) -> None:
+        self.now -= self.alive.pop(key, 0)
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """The most bytes of new tensors that were alive at once."""
+    with _Count() as count:
+        call()
+    return count.peak
