@@ -67,7 +67,7 @@ def check(model: nn.Module, probe: Probe, data: Sequence[Batch]) -> dict[str, An
             half_flips += float((original.argmax(1) != kept_half.argmax(1)).sum())
             rows += len(original)
             for site in range(len(probe.sites)):
-                moved[site].append(_drop_one_by_one(model, probe, batch, gold, site, kept_gold))
+                moved[site].append(_drop_one_by_one(model, probe, batch, gold, site, original))
     smallest = [torch.cat(parts) for parts in moved]
     return {
         "sufficient": {"divergence": divergence / rows, "flips": flips / rows},
@@ -82,7 +82,7 @@ def check(model: nn.Module, probe: Probe, data: Sequence[Batch]) -> dict[str, An
 def _drop_one_by_one(
     model: nn.Module, probe: Probe, batch: Batch, gold: Tensor, site: int, reference: Tensor
 ) -> Tensor:
-    """|change of margin| for every gold edge of a site, dropped alone from the gold; one edge per graph at a time."""
+    """|change of margin| for every gold edge of a site, dropped alone; one edge per graph at a time."""
     edges = gold[site].nonzero().view(-1)
     graph = batch.batch[batch.edge_index[0, edges]]
     count = torch.bincount(graph, minlength=batch.num_graphs)
@@ -91,7 +91,7 @@ def _drop_one_by_one(
     changes = torch.zeros(len(edges))
     for turn in range(int(count.max()) if len(edges) else 0):
         now = rank == turn
-        kept = gold.clone()
+        kept = torch.ones_like(gold)
         kept[site, edges[now]] = False
         output = probe.masked(model, default_forward, batch, batch.edge_index, kept)
         changes[now] = ((output[:, 1] - output[:, 0]) - margin).abs()[graph[now]]
