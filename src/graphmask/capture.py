@@ -272,12 +272,13 @@ def _add_extra(messages: Messages, key: str, extra: Tensor) -> None:
     """Keep what is known per edge beside the message: two equal messages of different relations differ in it."""
     if extra.dim() == 0 or extra.shape[0] != messages.source.shape[0] or extra is messages.value:
         return
+    columns = extra[:, None] if extra.dim() == 1 else extra.flatten(1)
     if extra.is_floating_point():
-        messages.features[key] = extra.reshape(extra.shape[0], -1).detach()
+        messages.features[key] = columns.detach()
     elif extra.dim() == 1 and extra.dtype != torch.bool:
         messages.categories[key] = extra
     else:
-        messages.features[key] = extra.reshape(extra.shape[0], -1).to(messages.value.dtype)
+        messages.features[key] = columns.to(messages.value.dtype)
 
 
 def _lifted(
@@ -325,7 +326,7 @@ def _states(
         else:
             second = pair[1] if isinstance(pair[1], Tensor) else None
             states = (_rows(pair[0], layer.node_dim), _rows(second, layer.node_dim))
-        return states if layer.flow == "source_to_target" else (states[1], states[0])
+        return states  # PyG takes x_j from the first of a pair whichever way messages flow
     return None, None
 
 
@@ -347,6 +348,9 @@ def check_model(model: nn.Module) -> None:
                 f"Expected a plain PyTorch model, got one compiled with {how} (module {name or 'model'!r}): its "
                 "messages cannot be intercepted. Pass the model as it was before compilation; the weights are shared."
             )
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise GraphMaskError(f"Expected a trained model, got one without a value for {name!r}. Run it once.")
     if not any(isinstance(m, (MessagePassing, MessageTap, AdjacencyTap)) for m in model.modules()):
         raise GraphMaskError(
             "Expected a model with message passing: torch_geometric.nn.MessagePassing layers, or a MessageTap or "

@@ -19,9 +19,7 @@ def guest(model: nn.Module) -> Iterator[None]:
     Layers write to themselves while they run (cached normalisations, ``fuse``, running statistics, notes in lists),
     so every module's ``__dict__`` and what can change in it is remembered, not only what this library means to change.
     """
-    found: dict[int, tuple[Any, Any]] = {}
-    for module in model.modules():
-        _remember(vars(module), found)
+    remembered = _remember([vars(module) for module in model.modules()])
     parameters = [(p, p.requires_grad, p.grad) for p in model.parameters()]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - the model's own randomness
@@ -31,45 +29,51 @@ def guest(model: nn.Module) -> Iterator[None]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
-        for value, content in found.values():
+        for value, content in remembered:
             _restore(value, content)
         for parameter, requires_grad, grad in parameters:
             parameter.requires_grad_(requires_grad)
             parameter.grad = grad
 
 
-def _remember(value: Any, found: dict[int, tuple[Any, Any]]) -> None:
-    """Everything below ``value`` that can change in place, with a copy of what it holds now."""
-    if id(value) in found:
-        return
-    if isinstance(value, Tensor):
-        if value.layout == torch.strided and not isinstance(value, nn.Parameter):
-            found[id(value)] = value, value.detach().clone()
-    elif isinstance(value, (dict, list, set)):
-        found[id(value)] = value, dict(value) if isinstance(value, dict) else list(value)
-        for inner in value.values() if isinstance(value, dict) else value:
-            _remember(inner, found)
-    elif isinstance(value, tuple):
-        for inner in value:
-            _remember(inner, found)
+_MUTABLE = (dict, list, set, tuple, Tensor)  # a tuple may hold what can change
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+
+def _remember(stack: list[Any]) -> list[tuple[Any, Any]]:
+    """Everything in these values that can change in place, at any depth, with a copy of what it holds now."""
+    found: dict[int, tuple[Any, Any]] = {}
+    while stack:
+        value = stack.pop()
+        if id(value) in found:
+            continue
+        if isinstance(value, Tensor):
+            if value.layout == torch.strided and not isinstance(value, nn.Parameter):
+                found[id(value)] = value, value.detach().clone()
+            continue
+        content = dict(value) if isinstance(value, dict) else list(value)
+        found[id(value)] = value, content
+        if content:
+            inner = content.values() if isinstance(content, dict) else content
+            stack += [v for v in inner if type(v) not in _PLAIN and isinstance(v, _MUTABLE)]
+    return list(found.values())
 
 
 def _restore(value: Any, content: Any) -> None:
-    if isinstance(value, Tensor):
-        if not torch.equal(value, content):
-            with torch.no_grad():
-                value.copy_(content)
-    elif isinstance(value, dict):
+    if isinstance(value, dict):
+        if not value and not content:  # most are: every module has a dozen kinds of hooks
+            return
         for key in [key for key in value if key not in content]:
             del value[key]
-        for key, inner in content.items():
-            if key not in value or value[key] is not inner:
-                value[key] = inner
+        value.update(content)
     elif isinstance(value, list):
         value[:] = content
-    else:
+    elif isinstance(value, set):
         value.clear()
         value.update(content)
+    elif isinstance(value, Tensor) and not torch.equal(value, content):
+        with torch.no_grad():
+            value.copy_(content)
 
 
 def freeze(model: nn.Module, *, training: bool) -> None:

@@ -1,0 +1,104 @@
+"""Fitted explainers, one per case and session, and small tools that several laws share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmask import Explanation, GraphMask, batches, capture
+from graphmask.masking import by_user_edges
+from graphmask.training import Recipe
+
+from .cases import BY_NAME, Case
+from .untouched import snapshot
+
+#: A few steps, and thresholds in the middle of each site's locations: about half of the gates are shut.
+QUICK = Recipe(steps=6, calibrated=False)
+
+
+def run(model: nn.Module, batch: Any) -> Tensor:
+    with torch.no_grad():
+        return batches.default_forward(model, batch)
+
+
+def discover(model: nn.Module, batch: Any) -> tuple[capture.Tap, list[capture.Messages]]:
+    seen: list[capture.Messages] = []
+
+    def visit(messages: capture.Messages) -> None:
+        seen.append(messages)
+
+    with torch.no_grad(), capture.tap(model, visit, batches.edge_index_of(batch)) as state:
+        batches.default_forward(model, batch)
+    return state, seen
+
+
+def run_masked(
+    model: nn.Module, batch: Any, state: capture.Tap, gates: Tensor, baselines: list[Tensor] | None = None
+) -> Tensor:
+    """The model's output with gates [L, E]."""
+    visit = by_user_edges(gates, baselines or zeros(state, discover(model, batch)[1]))
+    edge_index = batches.edge_index_of(batch)
+    if edge_index is None:
+        edge_index = state.edge_map.edge_index
+    with torch.no_grad(), capture.tap(model, visit, edge_index, tuple(state.sites)):
+        return batches.default_forward(model, batch)
+
+
+def zeros(state: capture.Tap, seen: list[capture.Messages]) -> list[Tensor]:
+    """A zero baseline per site."""
+    sizes = {m.site: m.value.shape[-1] if m.matrix is not None else m.flat().shape[1] for m in seen}
+    return [torch.zeros(sizes[site]) for site in range(len(state.sites))]
+
+
+@dataclass
+class Fitted:
+    case: Case
+    model: nn.Module
+    explainer: GraphMask
+    before: dict[str, Any]  #: snapshots around fit
+    after: dict[str, Any]
+
+    def explain(self, batch: Any) -> Explanation:
+        return self.explainer.explain(batch, allow_infeasible=True)
+
+    def explain_all(self, loader: list[Any]) -> list[Explanation]:
+        return list(self.explainer.explain_all(loader, allow_infeasible=True))
+
+
+def fit(case: Case) -> Fitted:
+    model = case.model()
+    loader = case.loader()
+    before = snapshot(model)
+    explainer = GraphMask(model, recipe=QUICK)
+    explainer.fit(loader, progress=False)
+    return Fitted(case, model, explainer, before, snapshot(model))
+
+
+@cache
+def fitted(name: str) -> Fitted:
+    return fit(BY_NAME[name])
+
+
+def same(a: Explanation, b: Explanation) -> bool:
+    """Bit for bit."""
+    return (
+        a.sites == b.sites
+        and all(
+            torch.equal(getattr(a, name), getattr(b, name))
+            for name in ("edge_index", "kept", "scores", "carried", "original", "masked")
+        )
+        and all(torch.equal(x, y) for x, y in zip(a.baselines, b.baselines, strict=True))
+        and (a.divergence, a.flips, a.tolerance, a.num_nodes) == (b.divergence, b.flips, b.tolerance, b.num_nodes)
+    )
+
+
+def columns(explanation: Explanation, case: Case, graph: Any) -> Tensor:
+    """[E] for every edge of the graph its column in the explanation."""
+    if case.ordered:
+        return torch.arange(graph.num_edges)
+    keys = explanation.edge_index.t().tolist()
+    return torch.tensor([keys.index(edge) for edge in graph.edge_index.t().tolist()])

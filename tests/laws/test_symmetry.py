@@ -1,0 +1,56 @@
+"""Law 4: permuting nodes or edges permutes the explanation; batching graphs together changes none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from graphmask import Explanation
+
+from .cases import CASES, Case, permuted
+from .support import columns, fitted
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def assert_agree(
+    a: Explanation, b: Explanation, case: Case, graphs: tuple[Data, Data], order: torch.Tensor | None = None
+) -> None:
+    """Edge ``order[i]`` of the first graph is edge i of the second."""
+    at, bt = (columns(e, case, graph) for e, graph in zip((a, b), graphs, strict=True))
+    at = at if order is None else at[order]
+    assert torch.equal(a.kept[:, at], b.kept[:, bt])
+    assert float((a.scores[:, at] - b.scores[:, bt]).abs().max()) <= 1e-5
+    assert torch.equal(a.carried[:, at], b.carried[:, bt])
+    assert abs(a.divergence - b.divergence) <= 1e-5
+    assert a.flips == b.flips
+
+
+@every_case
+def test_permuting_nodes_and_edges_permutes_the_explanation(case: Case) -> None:
+    known = fitted(case.name)
+    generator = torch.Generator().manual_seed(11)
+    dropped = 0
+    for graph in case.graphs():
+        nodes = torch.randperm(graph.num_nodes, generator=generator)
+        edges = torch.randperm(graph.num_edges, generator=generator)
+        other = permuted(graph, nodes, edges)
+        a, b = known.explain(case.one(graph)), known.explain(case.one(other))
+        assert_agree(a, b, case, (graph, other), edges)
+        dropped += int((~a.kept).sum())
+    assert dropped > 0
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.batchable], ids=lambda case: case.name)
+def test_batching_changes_no_explanation(case: Case) -> None:
+    known = fitted(case.name)
+    graphs = case.graphs(4)
+    together = known.explain_all([case.batch(graphs[:1]), case.batch(graphs[1:])])
+    assert len(together) == 4
+    for explanation, graph in zip(together, graphs, strict=True):
+        alone = known.explain(case.one(graph))
+        assert_agree(alone, explanation, case, (graph, graph))
+        assert sorted(explanation.edge_index.t().tolist()) == sorted(graph.edge_index.t().tolist())
+        assert float((alone.original - explanation.original).abs().max()) <= 1e-5
+        assert float((alone.masked - explanation.masked).abs().max()) <= 1e-5
