@@ -193,7 +193,7 @@ def test_descriptions_that_cannot_be_read(path: Path, description: str) -> None:
 @pytest.mark.parametrize("description", ["{}", "[]", "3", '{"structure": []}', '{"structure": [1], "x": 2}'])
 @pytest.mark.parametrize(
     "kind",
-    ["explanation", pytest.param("explainer", marks=pytest.mark.xfail(reason="load() needs storage.understood"))],
+    ["explanation", "explainer"],
 )
 def test_contents_of_something_else(path: Path, description: str, kind: str) -> None:
     """Right kind, right version, wrong contents: still our error, not a KeyError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -38,8 +39,7 @@ def default_forward(model: nn.Module, batch: Any) -> Tensor:
     """
     if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
         return model(*batch)
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
-    parameters = [p for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds]
+    parameters = _parameters(type(model).forward)
     required = [p for p in parameters if p.default is inspect.Parameter.empty]
     if len(required) == 1 and (required[0].name == "batch" or attribute(batch, required[0].name) is _MISSING):
         return model(batch)
@@ -56,6 +56,13 @@ def default_forward(model: nn.Module, batch: Any) -> Tensor:
                 f"{_contents(batch)}. Say how to call the model: GraphMask(model, forward=lambda model, batch: ...)."
             )
     return model(**arguments)
+
+
+@functools.cache
+def _parameters(forward: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """What a model's forward asks for, without self; reading a signature costs as much as a small layer."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
+    return tuple(p for p in inspect.signature(forward).parameters.values() if p.kind in kinds)[1:]
 
 
 def _device(batch: Data) -> torch.device | None:
@@ -152,13 +159,17 @@ def _items(batch: Any) -> Iterable[tuple[str, Any]]:
     return [(key, value) for key, value in vars(batch).items()] if hasattr(batch, "__dict__") else []
 
 
-def scan(loader: Iterable[Any], name: str) -> int:
-    """Check every batch before any work starts; returns how many there are."""
+def check_loader(loader: Any, name: str) -> None:
     if not isinstance(loader, Iterable) or isinstance(loader, (Data, Mapping, Tensor, str)):
         raise GraphMaskError(
             f"Expected {name} to be an iterable of batches (a DataLoader, a list), got {type(loader).__name__}. "
             "For one graph pass [data]."
         )
+
+
+def scan(loader: Iterable[Any], name: str) -> int:
+    """Check every batch before any work starts; returns how many there are."""
+    check_loader(loader, name)
     count = 0
     for count, batch in enumerate(loader, start=1):
         check(batch, f"batch {count - 1} of {name}")
@@ -182,21 +193,32 @@ class Split:
     count: int
 
 
-def split(batch: Any, edge_index: Tensor, rows: int, graph_of_edge: Tensor | None, graphs: int | None) -> Split:
-    """Divide a batch into its graphs. ``graph_of_edge`` comes from taps that know it (adjacency matrices)."""
+def split(
+    batch: Any,
+    edge_index: Tensor,
+    rows: int,
+    graph_of_edge: Tensor | None = None,
+    graphs: int | None = None,
+    nodes: int | None = None,
+) -> Split:
+    """Divide a batch into its graphs.
+
+    ``graph_of_edge``, the number of ``graphs`` and of ``nodes`` in each come from taps that know them (adjacency
+    matrices).
+    """
     device = edge_index.device
     if graph_of_edge is not None and graphs is not None:
         if rows % graphs:
             raise _unclear(rows, graphs)
         row_graph = torch.arange(graphs, device=device).repeat_interleave(rows // graphs)
-        return Split(graph_of_edge, row_graph, torch.zeros(graphs, dtype=torch.long, device=device), graphs)
+        return Split(graph_of_edge, row_graph, torch.arange(graphs, device=device) * (nodes or 0), graphs)
     node_graph = tensor(batch, "batch")
     if node_graph is None or node_graph.numel() == 0:
         zeros = torch.zeros(edge_index.shape[1], dtype=torch.long, device=device)
         return Split(zeros, torch.zeros(rows, dtype=torch.long, device=device), zeros.new_zeros(1), 1)
     count = max(int(node_graph.max()) + 1, int(getattr(batch, "num_graphs", 0) or 0))
-    nodes = torch.bincount(node_graph, minlength=count)
-    first_node = nodes.cumsum(0) - nodes
+    sizes = torch.bincount(node_graph, minlength=count)
+    first_node = sizes.cumsum(0) - sizes
     edge_graph = node_graph[edge_index[0]]
     candidates = tensor(batch, "edge_label_index")
     if rows == count:

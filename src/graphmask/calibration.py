@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from graphmask.batches import Forward
 from graphmask.divergence import Divergence
+from graphmask.errors import GraphMaskError
 from graphmask.gates import LIMIT
 from graphmask.probe import Original, Probe
 
@@ -53,6 +54,8 @@ class Validation:
         rows = 0
         for batch in loader:
             original = probe.original(model, forward, batch)
+            if not bool(torch.isfinite(original.output).all()):
+                raise GraphMaskError("Expected finite model outputs on validation data, got NaN or infinity.")
             self.batches.append((batch, original))
             rows += original.output.shape[0]
             if rows >= ROWS:
@@ -68,7 +71,7 @@ class Validation:
             return grid, torch.zeros_like(grid), torch.zeros_like(grid)
         below = torch.searchsorted(locations, grid, right=True)
         sums = torch.cat([torch.zeros(1, dtype=torch.double), locations.cumsum(0)])
-        return grid, 1 - below / locations.numel(), sums[below] / locations.numel()
+        return grid, 1 - below.double() / locations.numel(), sums[below] / locations.numel()
 
     def share(self, site: int, threshold: float) -> float:
         """Share of the site's edges above the threshold."""
@@ -108,8 +111,8 @@ class Validation:
 
     def _measure(self, thresholds: Tensor) -> Verdict:
         divergence = flips = rows = 0.0
-        kept_count = torch.zeros(thresholds.shape[0])
-        carried = torch.zeros(thresholds.shape[0])
+        kept_count = torch.zeros(thresholds.shape[0], dtype=torch.double)
+        carried = torch.zeros(thresholds.shape[0], dtype=torch.double)
         for batch, original in self.batches:
             kept = original.locations > thresholds.to(original.locations.device)
             masked = self.probe.masked(self.model, self.forward, batch, original.edge_map, kept)
@@ -149,7 +152,7 @@ def calibrate(validation: Validation, sites: int, tolerance: float) -> list[floa
 
 
 def _relax(validation: Validation, site: int, threshold: float) -> float:
-    """Lower the threshold for as long as hardly any edge comes back, and take the middle of that stretch.
+    """The middle of the thresholds, up to this one, at which hardly more edges are kept.
 
     The last per cent of sparsity costs most of the tolerance: it is taken from edges that do matter.
     """

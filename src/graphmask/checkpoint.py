@@ -34,6 +34,7 @@ def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None
     for index, entry in training.optimiser.state_dict()["state"].items():
         tensors |= {f"adam.{index}.{key}": torch.as_tensor(value) for key, value in entry.items()}
     tensors["generator"] = training.generator.get_state()
+    tensors["sums"] = training.sums
     best = None
     if training.best is not None:
         state, thresholds, verdict = training.best
@@ -83,6 +84,7 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
         adam.setdefault(int(index), {})[name] = value
     training.optimiser.load_state_dict({**training.optimiser.state_dict(), "state": adam})
     training.generator.set_state(tensors["generator"])
+    training.sums.copy_(tensors["sums"])
     training.step, training.open_from = description["step"], description["open_from"]
     training.epoch = description["epoch"]
     training.judged = description["judged"]

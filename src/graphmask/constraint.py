@@ -14,6 +14,8 @@ from torch import Tensor
 
 
 class Constraint(Protocol):
+    tolerance: float
+
     @property
     def multiplier(self) -> float: ...
 
@@ -38,7 +40,7 @@ class MultiplicativeConstraint:
     falls as readily as it rises, and :math:`(L_0 + \lambda D) / (1 + \lambda)` keeps the step size independent of it.
     """
 
-    integral, proportional, smoothing = 0.005, 0.3, 0.9
+    integral, proportional, smoothing = 0.02, 0.3, 0.9
     low, high = math.log(0.01), math.log(100.0)
 
     def __init__(self, tolerance: float) -> None:

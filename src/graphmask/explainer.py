@@ -59,8 +59,8 @@ class GraphMask:
         if not isinstance(model, nn.Module):
             raise GraphMaskError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
         check_model(model)
-        if not tolerance > 0:
-            raise GraphMaskError(f"Expected a tolerance above 0, got {tolerance}.")
+        if not isinstance(tolerance, (int, float)) or not 0 < tolerance < float("inf"):
+            raise GraphMaskError(f"Expected a finite tolerance above 0, got {tolerance!r}.")
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
         self.model = model
@@ -93,15 +93,15 @@ class GraphMask:
             checkpoint: a file written after every epoch; if it exists, fitting resumes from it with the same result.
             progress: show a progress bar.
         """
-        count = batches.scan(loader, "the loader")
-        if validation is not None:
-            batches.scan(validation, "the validation loader")
-        if epochs is None:
-            epochs = max(1, -(-self.recipe.steps // count))
-        if epochs < 1:
-            raise GraphMaskError(f"Expected at least one epoch, got {epochs}.")
-        held_out = _Repeatable(loader if validation is None else validation, self.seed)
-        with guest(self.model):
+        with guest(self.model):  # also for the scan: a shuffling loader draws from the user's random state
+            count = batches.scan(loader, "the loader")
+            if validation is not None:
+                batches.scan(validation, "the validation loader")
+            if epochs is None:
+                epochs = max(1, -(-self.recipe.steps // count))
+            if epochs < 1:
+                raise GraphMaskError(f"Expected at least one epoch, got {epochs}.")
+            held_out = _Repeatable(loader if validation is None else validation, self.seed)
             freeze(self.model, training=False)
             training = self._start(loader, epochs * count)
             if checkpoint is not None:
@@ -166,11 +166,14 @@ class GraphMask:
         self, loader: Iterable[Any], *, repair: bool = False, allow_infeasible: bool = False
     ) -> Iterator[Explanation]:
         """Explain every graph of every batch, a batch at a time; see `explain`."""
-        if not isinstance(loader, Iterable):
-            raise GraphMaskError(f"Expected an iterable of batches, got {type(loader).__name__}.")
-        for number, batch in enumerate(loader):
-            # The model is borrowed batch by batch: between two explanations it is the user's.
-            yield from self._explain(batch, repair, allow_infeasible, f"batch {number}")
+        batches.check_loader(loader, "the loader")
+        self._fitted(allow_infeasible)
+        # The model is borrowed batch by batch: between two explanations it is the user's.
+        return (
+            explanation
+            for number, batch in enumerate(loader)
+            for explanation in self._explain(batch, repair, allow_infeasible, f"batch {number}")
+        )
 
     def _fitted(self, allow_infeasible: bool) -> Probe:
         if self.probe is None or self.history is None:
@@ -193,7 +196,9 @@ class GraphMask:
             kept = hard_concrete.hard(original.locations)
             masked = probe.masked(self.model, self.forward, batch, original.edge_map, kept)
             rows = original.output.shape[0]
-            split = batches.split(batch, original.edge_index, rows, original.edge_graph, original.graphs)
+            split = batches.split(
+                batch, original.edge_index, rows, original.edge_graph, original.graphs, original.nodes
+            )
             reopened = torch.zeros(split.count, dtype=torch.long)
             if repair:
                 kept, masked, reopened = self._repair(probe, batch, original, split, kept, masked)
@@ -304,6 +309,18 @@ def load(
 ) -> GraphMask:
     """A fitted GraphMask from a file, for the same model; pass again what cannot be saved (functions)."""
     tensors, description = storage.read(path, "explainer")
+    with storage.understood(path, "explainer"):
+        return _load(path, model, tensors, description, forward, divergence)
+
+
+def _load(
+    path: str | Path,
+    model: nn.Module,
+    tensors: dict[str, Tensor],
+    description: dict[str, Any],
+    forward: Forward | None,
+    divergence: Function | None,
+) -> GraphMask:
     if description["divergence"]["name"] == "custom" and divergence is None:
         raise GraphMaskError(f"Expected the divergence function that {path} was fitted with; pass divergence=...")
     if description["custom_forward"] and forward is None:

@@ -161,7 +161,13 @@ class Probe(nn.Module):
         return output
 
     def train_step(
-        self, model: nn.Module, forward: Forward, batch: Any, activate: Callable[[Tensor, int], Tensor]
+        self,
+        model: nn.Module,
+        forward: Forward,
+        batch: Any,
+        activate: Callable[[Tensor, int], Tensor],
+        *,
+        train_gates: bool = True,
     ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
         """Both passes with gradients to the probe; ``activate(location, site)`` makes the gate values.
 
@@ -174,7 +180,7 @@ class Probe(nn.Module):
         random_state = _random_state(self.scales.device)
 
         def capture(messages: Messages) -> None:
-            with torch.enable_grad():
+            with torch.set_grad_enabled(train_gates):
                 location = self.gate(messages.site)(messages)
                 z = activate(location, messages.site)
                 if messages.edges is None:

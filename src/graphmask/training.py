@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from graphmask import hard_concrete
 from graphmask.batches import Forward
-from graphmask.calibration import KEEP_ALL, Validation, Verdict, calibrate
+from graphmask.calibration import KEEP_ALL, SLACK, Validation, Verdict, calibrate
 from graphmask.constraint import Constraint, LagrangianConstraint, MultiplicativeConstraint
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
@@ -107,9 +107,8 @@ class Training:
     ) -> None:
         self.probe, self.model, self.forward, self.divergence = probe, model, forward, divergence
         self.tolerance, self.recipe, self.seed, self.steps = tolerance, recipe, seed, steps
-        self.constraint: Constraint = (LagrangianConstraint if recipe.lagrangian else MultiplicativeConstraint)(
-            tolerance
-        )
+        constraint = LagrangianConstraint if recipe.lagrangian else MultiplicativeConstraint
+        self.constraint: Constraint = constraint(tolerance)
         groups: list[dict[str, Any]] = [{"params": list(probe.gates.parameters())}]
         for baseline, scale in zip(probe.baselines, probe.scales.tolist(), strict=True):
             # Messages may be of any size: a baseline moves in units of their spread.
@@ -119,6 +118,7 @@ class Training:
         self.step = 0
         self.epoch = 0
         self.judged = 0  # step of the last verdict
+        self.sums = torch.zeros(2 + len(probe.sites), dtype=torch.double)  # since then: steps, divergence, gates
         self.open_from = 0
         self.thresholds: list[float] | None = None  # set when settling begins
         self.history = History()
@@ -131,11 +131,18 @@ class Training:
     def settling(self) -> bool:
         return self.step >= (1 - self.recipe.settle) * self.steps
 
-    def concavity(self) -> float:
-        """a: 1 while warm, then falling geometrically until settling."""
+    def rise(self) -> float:
+        """0 while warm, then rising to 1 until settling."""
         end = 1 - self.recipe.settle
-        rise = min(max(self.step / self.steps - self.recipe.warm, 0.0) / (end - self.recipe.warm), 1.0)
-        return self.recipe.concavity**rise
+        return min(max(self.step / self.steps - self.recipe.warm, 0.0) / (end - self.recipe.warm), 1.0)
+
+    def concavity(self) -> float:
+        """a: 1 while warm, then falling geometrically."""
+        return self.recipe.concavity ** self.rise()
+
+    def target(self) -> float:
+        """The divergence aimed at: all of the tolerance at first, in the end what calibration will allow."""
+        return self.tolerance * (1 - (1 - self.recipe.margin) * self.rise())
 
     def activate(self, location: Tensor, site: int) -> Tensor:
         """Gate values in [0, 1] for training."""
@@ -165,7 +172,9 @@ class Training:
         free = self.settling or self.step >= self.recipe.frozen_baselines * self.steps
         for baseline in self.probe.baselines:
             baseline.requires_grad_(free)
-        original, masked, locations, gates = self.probe.train_step(self.model, self.forward, batch, self.activate)
+        original, masked, locations, gates = self.probe.train_step(
+            self.model, self.forward, batch, self.activate, train_gates=self.thresholds is None
+        )
         divergence = self.divergence(original, masked).mean()
         value = float(divergence.detach())
         if value != value or value == torch.inf:
@@ -175,6 +184,7 @@ class Training:
         if self.thresholds is not None:
             loss = divergence
         else:
+            self.constraint.tolerance = self.target()
             loss = self.constraint.loss(self.penalty(locations), divergence)
             self.constraint.update(value)
         self.optimiser.zero_grad(set_to_none=True)
@@ -194,12 +204,15 @@ class Training:
             thresholds = [KEEP_ALL if site < self.open_from else hard_concrete.EVEN for site in sites]
         else:
             thresholds = self.thresholds or [validation.gap(site) for site in sites]
+        budget = self.recipe.margin * self.tolerance
+        if self.recipe.calibrated and not validation.verdict(thresholds).within(budget):
+            thresholds = calibrate(validation, len(sites), budget)
         return thresholds, validation.verdict(thresholds)
 
     def keep_best(self, thresholds: list[float], verdict: Verdict) -> bool:
         """Remember the state if it is feasible and sparser than any before."""
         feasible = verdict.within(self.recipe.margin * self.tolerance)
-        self.stale += self.best is not None
+        self.stale += self.step > self.steps / 2  # before, the price of half-open gates is still rising
         if feasible and (self.best is None or verdict.sparsity < self.best[2].sparsity):
             if self.best is None or verdict.sparsity < 0.99 * self.best[2].sparsity:
                 self.stale = 0
@@ -219,8 +232,10 @@ class Training:
             verdict = validation.verdict(thresholds)
         else:
             thresholds, verdict = self.validate(loader)
-        final_feasible = verdict.within(self.tolerance)
-        if self.best is not None and not (final_feasible and verdict.sparsity <= self.best[2].sparsity):
+        # A hair's breadth of sparsity does not make up for baselines that have not settled.
+        if self.best is not None and not (
+            verdict.within(self.tolerance) and verdict.sparsity <= (1 + SLACK) * self.best[2].sparsity
+        ):
             state, thresholds, verdict = self.best
             self.probe.load_state_dict(state)
         for site, threshold in enumerate(thresholds):
@@ -245,7 +260,6 @@ def run(
     """
     sites = len(training.probe.sites)
     started = time.perf_counter()
-    total, count, shares = 0.0, 0, torch.zeros(sites)
     while training.step < training.steps:
         if training.recipe.open_every:
             training.open_from = max(sites - 1 - training.epoch // training.recipe.open_every, 0)
@@ -258,7 +272,7 @@ def run(
                 training.thresholds = training.validate(validation)[0]
                 mode(True)
             divergence, gates = training.train_on(batch)
-            total, count, shares = total + divergence, count + 1, shares + torch.tensor(gates)
+            training.sums += torch.tensor([1.0, divergence, *gates], dtype=torch.double)
             on_step(training, divergence, gates)
         training.epoch += 1
         if training.step - training.judged >= STEPS_PER_VERDICT or training.step >= training.steps:
@@ -266,10 +280,10 @@ def run(
             mode(False)
             thresholds, verdict = training.validate(validation)
             feasible = training.open_from == 0 and training.keep_best(thresholds, verdict)
-            gates = (shares / count).tolist()
-            record = Epoch(training.epoch, total / count, training.constraint.multiplier, gates, verdict, feasible)
+            mean, *gates = (training.sums[1:] / training.sums[0]).tolist()
+            record = Epoch(training.epoch, mean, training.constraint.multiplier, gates, verdict, feasible)
             training.history.epochs.append(record)
-            total, count, shares = 0.0, 0, torch.zeros(sites)
+            training.sums.zero_()
             training.stop_early()
         training.history.seconds += time.perf_counter() - started
         started = time.perf_counter()
