@@ -302,7 +302,7 @@ def test_outputs_that_are_bad_on_validation_data_only() -> None:
     model = Fragile()
     data = toy.graph(1)
     data.x[0, 0] = 9.0
-    with refused(model, "finite model outputs, got NaN or infinity"):
+    with refused(model, "finite model outputs on validation data, got NaN or infinity"):
         GraphMask(model, divergence="kl").fit(GOOD, [data], epochs=1, progress=False)
 
 

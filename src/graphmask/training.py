@@ -209,6 +209,11 @@ class Training:
             thresholds = calibrate(validation, len(sites), budget)
         return thresholds, validation.verdict(thresholds)
 
+    def begin_settling(self, loader: Iterable[Any]) -> None:
+        """From now on gates are hard, divided at the gap of their locations: what baselines must adapt to."""
+        validation = Validation(self.probe, self.model, self.forward, self.divergence, loader)
+        self.thresholds = [validation.gap(site) for site in range(len(self.probe.sites))]
+
     def keep_best(self, thresholds: list[float], verdict: Verdict) -> bool:
         """Remember the state if it is feasible and sparser than any before."""
         feasible = verdict.within(self.recipe.margin * self.tolerance)
@@ -269,7 +274,7 @@ def run(
         for batch in loader:
             if training.settling and training.thresholds is None and training.recipe.settle:
                 mode(False)
-                training.thresholds = training.validate(validation)[0]
+                training.begin_settling(validation)
                 mode(True)
             divergence, gates = training.train_on(batch)
             training.sums += torch.tensor([1.0, divergence, *gates], dtype=torch.double)

@@ -11,7 +11,7 @@ def multiplicative(divergences: Iterable[float], tolerance: float) -> Iterator[f
         e = (divergence - tolerance) / tolerance
         e = -1.0 if e < -1 else 3.0 if e > 3 else e
         before, average = average, 0.9 * average + 0.1 * e
-        log_multiplier += 0.005 * e + 0.3 * (average - before)
+        log_multiplier += 0.02 * e + 0.3 * (average - before)
         log_multiplier = min(max(log_multiplier, math.log(0.01)), math.log(100))
         yield math.exp(log_multiplier)
 
