@@ -59,6 +59,7 @@ class Messages:
     num_relations: int = 0  #: what the layer says of itself
     lifted: tuple[Tensor, Tensor | None] | None = None  #: (x [N, D], weight [E']) if the message may be weight * x_j
     matrix: MatrixCall | None = None  #: the adjacency-matrix form of the same
+    fresh: bool = False  #: made for this call alone and nobody else's: may be overwritten
 
     def is_lifted(self) -> bool:
         """Is the message really ``weight * x_j``? True of most layers that transform nodes before sending."""
@@ -98,6 +99,9 @@ Visit = Callable[[Messages], tuple[Tensor, Tensor] | None]
 def replace(messages: Messages, gate: Tensor, baseline: Tensor) -> Tensor:
     r"""Equation 3 of the paper, :math:`z m + (1 - z) b`; exactly ``m`` where z = 1 and exactly ``b`` where z = 0."""
     gate, baseline = gate.to(messages.value.dtype), baseline.to(messages.value.dtype)
+    if messages.fresh and not torch.is_grad_enabled():
+        # Without another copy of the messages; weight 0 leaves m, weight 1 gives b, exactly.
+        return messages.value.lerp_(messages.baseline(baseline), messages.spread(1 - gate))
     if messages.edge_dim == 0 and baseline.dim() == 1:
         return blend(messages.flat(), gate, baseline).view_as(messages.value)
     return torch.lerp(messages.baseline(baseline), messages.value, messages.spread(gate))
@@ -218,6 +222,7 @@ class Tap:
             if not isinstance(extra, nn.Parameter):  # the layer's, though it may happen to have E' rows
                 _add_extra(messages, key, extra)
         messages.lifted = _lifted(messages, layer, kwargs, propagated)
+        messages.fresh = _fresh(value, layer, kwargs)
         answer = self.visit(messages)
         return None if answer is None else replace(messages, *answer)
 
@@ -279,6 +284,14 @@ def _add_extra(messages: Messages, key: str, extra: Tensor) -> None:
         messages.categories[key] = extra
     else:
         messages.features[key] = columns.to(messages.value.dtype)
+
+
+def _fresh(value: Tensor, layer: MessagePassing, kwargs: dict[str, Any]) -> bool:
+    """Only of PyG's own layers is it known that they keep no message; lifted rows (x_j) are copies made by PyG."""
+    if not type(layer).__module__.startswith("torch_geometric.") or value.requires_grad:
+        return False
+    given = [v for key, v in kwargs.items() if isinstance(v, Tensor) and not key.endswith(("_i", "_j"))]
+    return all(v.untyped_storage().data_ptr() != value.untyped_storage().data_ptr() for v in given if not is_sparse(v))
 
 
 def _lifted(

@@ -1,0 +1,41 @@
+"""The measuring tools: they must count right before their figures are quoted."""
+
+from __future__ import annotations
+
+import torch
+
+from graphmask.bench import core
+from graphmask.bench.memory import peak_bytes
+
+MEGA = 1 << 20
+
+
+def test_peak_counts_what_is_alive_at_once() -> None:
+    def one_after_another() -> None:
+        for _ in range(5):
+            torch.zeros(MEGA)
+
+    def together() -> None:
+        kept = [torch.zeros(MEGA) for _ in range(5)]
+        del kept
+
+    assert peak_bytes(one_after_another) == 4 * MEGA
+    assert peak_bytes(together) == 20 * MEGA
+
+
+def test_views_and_inputs_are_not_counted() -> None:
+    x = torch.zeros(MEGA)
+    assert peak_bytes(lambda: x.view(2, -1).t()) == 0
+    assert peak_bytes(lambda: x.add_(1)) == 0
+
+
+def test_ratio_of_a_job_to_itself_is_one() -> None:
+    x = torch.ones(1 << 16)
+    assert 0.2 < core.ratio(lambda: x.exp(), lambda: x.exp(), 20) < 5
+
+
+def test_cost_has_all_ratios() -> None:
+    found = core.cost("GCN", 2000)
+    assert found.keys() == {"explain", "explain_memory", "fit_step"}
+    # The memory of explaining is exact: two messages and a gate's block beside what the forward holds.
+    assert 1 <= found["explain_memory"] < 6
