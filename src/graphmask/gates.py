@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from graphmask.capture import Messages
 from graphmask.errors import GraphMaskError
-from graphmask.kernels import Columns, Rows, head
+from graphmask.kernels import Columns, Rows, centred, head
 
 #: c: gates start open.
 INITIAL_LOCATION = 2.0
@@ -181,37 +181,27 @@ class EdgeGate(Gate):
             self.get_buffer(f"scale:{key}").copy_(torch.where(deviation > 1e-5, 1 / deviation, 0.0))
 
     def _project(self, key: str) -> tuple[Tensor, Tensor]:
-        """W' and b' with W' x + b' = W ((x - mean) * scale)."""
-        weight = self.weights[key] * self.get_buffer(f"scale:{key}")
+        """W' and b' with W' x + b' = W ((x - mean) * scale), less LayerNorm's mean."""
+        weight = centred(self.weights[key]) * self.get_buffer(f"scale:{key}")
         return weight, -(weight @ self.get_buffer(f"mean:{key}"))
 
     def raw(self, messages: Messages) -> Tensor:
         rows, columns = self._parts(messages)
-        count = messages.source.shape[0]
-        if not torch.is_grad_enabled() or count <= TRAIN_EDGES:
-            return clamp(self._head(rows, columns) + self.out_bias)
-        # Every gate gets its value; the gradient is taken from evenly spread edges, others each time: a single step
-        # learns nothing more from hundreds of thousands.
-        stride = -(-count // TRAIN_EDGES)
-        some = torch.arange(int(self.turn) % stride, count, stride, device=messages.source.device)
-        self.turn.add_(1)
-        with torch.no_grad():
-            location = self._head(rows, columns)
-        trained = self._head(
-            [(table, index[some], None if scale is None else scale[some]) for table, index, scale in rows],
-            [(value[some], weight) for value, weight in columns],
-        )
-        return clamp(location.index_put((some,), trained) + self.out_bias)
-
-    def _head(self, rows: list[Rows], columns: list[Columns]) -> Tensor:
-        return head(rows, columns, self.norm.weight, self.norm.bias, self.out)
+        count, some = messages.source.shape[0], None
+        if torch.is_grad_enabled() and count > TRAIN_EDGES:
+            # Every gate gets its value; the gradient is taken from evenly spread edges, others each time: a single
+            # step learns nothing more from hundreds of thousands.
+            stride = -(-count // TRAIN_EDGES)
+            some = torch.arange(int(self.turn) % stride, count, stride, device=messages.source.device)
+            self.turn.add_(1)
+        return clamp(head(rows, columns, self.norm.weight, self.norm.bias, self.out, some) + self.out_bias)
 
     def _parts(self, messages: Messages) -> tuple[list[Rows], list[Columns]]:
         """W_1 [...] as a sum: rows looked up in projected tables, and projected columns."""
         inputs = self._inputs(messages)
-        bias: Tensor = self.bias
+        bias = centred(self.bias)
         if "piece" in self.tables:
-            bias = bias + self.tables["piece"][messages.piece]
+            bias = bias + centred(self.tables["piece"][messages.piece])
         weights = {}
         for key in self.sizes:
             weights[key], constant = self._project(key)
@@ -235,7 +225,7 @@ class EdgeGate(Gate):
                 name = key.removeprefix("category:")
                 if name not in messages.categories:
                     raise GraphMaskError(f"Expected {name} at this site as when it was fitted, got none.")
-                rows.append((table, messages.categories[name] % table.shape[0], None))
+                rows.append((table - table.mean(1, keepdim=True), messages.categories[name] % len(table), None))
         if not rows or rows[0][2] is not None:
             rows.insert(0, (torch.zeros_like(bias)[None], torch.zeros_like(messages.source), None))
         rows[0] = (rows[0][0] + bias, *rows[0][1:])

@@ -53,10 +53,11 @@ Columns = tuple[Tensor, Tensor]
 
 class _Head(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, index: Tensor, scale: Tensor | None, values: list[Tensor], *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, training: bool, index: Tensor, scale: Tensor | None, values: list[Tensor], *parameters: Tensor
+    ) -> Tensor:
         table, gamma, beta, out, *weights = parameters
         count = len(index)
-        training = any(ctx.needs_input_grad)
         normal = gamma.new_empty(count, len(gamma)) if training else None
         inverse = gamma.new_empty(count)
         location = gamma.new_empty(count)
@@ -97,24 +98,40 @@ class _Head(torch.autograd.Function):
                 d_table.index_add_(0, index[at, column], d if scale is None else d * scale[at, column, None])
             for value, d_weight in zip(values, d_weights, strict=True):
                 d_weight.addmm_(d.t(), value[at])
-        return None, None, None, d_table, d_gamma, d_beta, d_out, *d_weights
+        return None, None, None, None, d_table, d_gamma, d_beta, d_out, *d_weights
 
 
-def head(rows: Sequence[Rows], columns: Sequence[Columns], gamma: Tensor, beta: Tensor, out: Tensor) -> Tensor:
+def head(
+    rows: Sequence[Rows],
+    columns: Sequence[Columns],
+    gamma: Tensor,
+    beta: Tensor,
+    out: Tensor,
+    only: Tensor | None = None,
+) -> Tensor:
     """[E] ``relu(layer_norm(sum(s * t[i] for t, i, s in rows) + sum(v @ w.T for v, w in columns))) @ out``.
 
-    The mean that LayerNorm subtracts is linear in tables and weights: it is subtracted from them once, not from every
-    edge. No gradient is given to what a gate sees (``s`` and ``v``).
+    The mean that LayerNorm subtracts is linear in tables and weights: it must have been taken out of them already
+    (every row of ``t`` and every column of ``w`` sums to zero), which is cheaper than taking it out of every edge.
+    No gradient is given to what a gate sees (``s`` and ``v``); with ``only``, it comes from those edges alone.
     """
-    tables = [table - table.mean(1, keepdim=True) for table, _, _ in rows]
-    index, start = [], 0
-    for table, (_, picked, _) in zip(tables, rows, strict=True):
-        index.append(picked + start)
-        start += len(table)
+    table = torch.cat([table for table, _, _ in rows])
+    starts = [sum(len(before) for before, _, _ in rows[:number]) for number in range(len(rows))]
+    index = torch.stack([picked + start for (_, picked, _), start in zip(rows, starts, strict=True)], 1)
     scale = None
     if any(weight is not None for _, _, weight in rows):
-        ones = torch.ones(len(index[0]), dtype=gamma.dtype, device=gamma.device)
+        ones = torch.ones(len(index), dtype=gamma.dtype, device=gamma.device)
         scale = torch.stack([ones if weight is None else weight.to(gamma.dtype) for _, _, weight in rows], 1)
     values = [value.detach() for value, _ in columns]
-    weights = [weight - weight.mean(0) for _, weight in columns]
-    return _Head.apply(torch.stack(index, 1), scale, values, torch.cat(tables), gamma, beta, out, *weights)
+    parameters = [table, gamma, beta, out, *(weight for _, weight in columns)]
+    if only is None or not torch.is_grad_enabled():
+        return _Head.apply(torch.is_grad_enabled(), index, scale, values, *parameters)
+    with torch.no_grad():
+        location = _Head.apply(False, index, scale, values, *parameters)
+    some = None if scale is None else scale[only]
+    return location.index_put((only,), _Head.apply(True, index[only], some, [v[only] for v in values], *parameters))
+
+
+def centred(weight: Tensor) -> Tensor:
+    """[h, d] or [h] without its mean over h, as `head` wants it."""
+    return weight - weight.mean(0)
