@@ -33,11 +33,18 @@ class _Blend(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         m, z, b = ctx.saved_tensors
         need_m, need_z, need_b = ctx.needs_input_grad
-        return (
-            grad * z[:, None] if need_m else None,
-            torch.linalg.vecdot(grad, m).sub_(grad @ b) if need_z else None,
-            grad.t() @ (1 - z) if need_b else None,
-        )
+        grad_m = torch.empty_like(m) if need_m else None
+        grad_z, grad_b, shut = torch.empty_like(z), torch.zeros_like(b), 1 - z
+        for at in _blocks(len(z)):
+            g = grad[at]
+            if need_z:
+                torch.sum(g * m[at], 1, out=grad_z[at])
+                grad_z[at].sub_(g @ b)
+            if need_b:
+                grad_b.addmv_(g.t(), shut[at])
+            if grad_m is not None:
+                torch.mul(g, z[at, None], out=grad_m[at])
+        return grad_m, grad_z if need_z else None, grad_b if need_b else None
 
 
 def blend(messages: Tensor, gate: Tensor, baseline: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class Recipe:
     """
 
     name: str = "concave"
-    steps: int = 1500  #: at least this many, in whole epochs
+    steps: int = 1000  #: per site, at least, in whole epochs; from the fourth site on no more
     learning_rate: float = 3e-3
     baseline_rate: float = 1e-2  #: in units of the messages' spread
     warm: float = 0.3
@@ -45,6 +45,9 @@ class Recipe:
     lagrangian: bool = False  #: the paper's multiplier instead of the multiplicative one
     open_every: int = 0  #: epochs after which the next lower site is opened; 0 opens all at once
     patience: int = 4  #: verdicts without a sparser feasible state before the soft phase ends early
+
+    def total_steps(self, sites: int) -> int:
+        return self.steps * min(max(sites, 1), 3)
 
 
 #: Hard Concrete sampling, Lagrangian by RMSprop, sites opened top-down: the paper's appendices B and C.
