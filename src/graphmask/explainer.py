@@ -89,7 +89,7 @@ class GraphMask:
         Args:
             loader: any iterable of batches that can be iterated again and again.
             validation: batches on which hard thresholds are calibrated; some of ``loader`` if left out.
-            epochs: passes over ``loader``; by default as many as make about 1,500 steps.
+            epochs: passes over ``loader``; by default as many as make 1,000 steps per site (3,000 at most).
             checkpoint: a file written after every epoch; if it exists, fitting resumes from it with the same result.
             progress: show a progress bar.
         """
@@ -97,20 +97,18 @@ class GraphMask:
             count = batches.scan(loader, "the loader")
             if validation is not None:
                 batches.scan(validation, "the validation loader")
-            if epochs is None:
-                epochs = max(1, -(-self.recipe.steps // count))
-            if epochs < 1:
+            if epochs is not None and epochs < 1:
                 raise GraphMaskError(f"Expected at least one epoch, got {epochs}.")
             held_out = _Repeatable(loader if validation is None else validation, self.seed)
             freeze(self.model, training=False)
-            training = self._start(loader, epochs * count)
+            training = self._start(loader, epochs, count)
             if checkpoint is not None:
                 _resume(training, self, checkpoint)
 
             def mode(train: bool) -> None:
                 freeze(self.model, training=train)
 
-            with Progress(training, epochs * count, enabled=progress) as bar:
+            with Progress(training, enabled=progress) as bar:
 
                 def on_epoch(current: Training) -> None:
                     bar.epoch(current)
@@ -121,7 +119,7 @@ class GraphMask:
         self.probe, self.history = training.probe, history
         return history
 
-    def _start(self, loader: Iterable[Any], steps: int) -> Training:
+    def _start(self, loader: Iterable[Any], epochs: int | None, count: int) -> Training:
         """Find the sites on the first batch that has edges; set up gates, baselines and divergence."""
         torch.manual_seed(self.seed)
         some: list[Any] = []
@@ -145,7 +143,11 @@ class GraphMask:
             probe.start_baselines(self.model, self.forward, some, self.divergence, self.tolerance)
         elif self.recipe.start == "mean":
             probe.mean_baselines()
-        return Training(probe, self.model, self.forward, self.divergence, self.tolerance, self.recipe, self.seed, steps)
+        if epochs is None:
+            epochs = -(-self.recipe.total_steps(len(probe.sites)) // count)
+        return Training(
+            probe, self.model, self.forward, self.divergence, self.tolerance, self.recipe, self.seed, epochs * count
+        )
 
     # Explaining --------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class Probe(nn.Module):
         self.specs = tuple(specs)
         self.hidden = hidden
         self.gates = nn.ModuleList([build(spec, hidden, generator) for spec in specs])
+        self._last_map: tuple[Tensor, int, EdgeMap] | None = None
         self.means: list[Tensor] = []  # mean message per site, while fitting
         self.register_buffer("scales", torch.ones(len(specs)))  # spread of the messages, per site
         self.baselines = nn.ParameterList([nn.Parameter(torch.zeros(spec.message)) for spec in specs])
@@ -160,6 +161,14 @@ class Probe(nn.Module):
             state.check_complete()
         return output
 
+    def _edge_map(self, edge_index: Tensor | None) -> EdgeMap:
+        """The last one again if the graph is the same: training on one large graph maps its edges once."""
+        if edge_index is None:
+            return EdgeMap(None)
+        if self._last_map is None or self._last_map[0] is not edge_index or self._last_map[1] != edge_index._version:
+            self._last_map = (edge_index, edge_index._version, EdgeMap(edge_index))
+        return self._last_map[2]
+
     def train_step(
         self,
         model: nn.Module,
@@ -173,7 +182,7 @@ class Probe(nn.Module):
 
         Returns the two outputs and, per site, locations and gate values of the user's edges.
         """
-        edge_map = EdgeMap(batches.edge_index_of(batch))
+        edge_map = self._edge_map(batches.edge_index_of(batch))
         gates: dict[tuple[int, int], Tensor] = {}
         mine: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.sites]
         # Both passes draw the same dropout: what differs between them is the masking alone.

@@ -15,7 +15,7 @@ EVERY = 10
 
 
 class Progress:
-    def __init__(self, training: Training, steps: int, *, enabled: bool) -> None:
+    def __init__(self, training: Training, *, enabled: bool) -> None:
         self.bar = Bar(
             TextColumn("GraphMask"),
             BarColumn(),
@@ -27,7 +27,7 @@ class Progress:
             transient=True,
         )
         self.names = [site.name for site in training.probe.sites]
-        self.task = self.bar.add_task("", total=steps, completed=training.step)
+        self.task = self.bar.add_task("", total=training.steps, completed=training.step)
         self.seen = training.step
         self.verdicts = len(training.history.epochs)
 

@@ -11,10 +11,10 @@ from graphmask.tasks import runner
 from graphmask.training import Recipe
 
 
-def measure(names: Sequence[str], seeds: int, recipe: str | Recipe = "concave") -> dict[str, Any]:
+def measure(names: Sequence[str], seeds: Sequence[int], recipe: str | Recipe = "concave") -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     with runner.one_thread():
-        for name, seed in track([(n, s) for n in names for s in range(seeds)], description="runs", transient=True):
+        for name, seed in track([(n, s) for n in names for s in seeds], description="runs", transient=True):
             runs[name].append(runner.run(name, seed, recipe=recipe, progress=False).figures)
     return {"tasks": runs}
 

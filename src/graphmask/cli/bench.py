@@ -38,13 +38,14 @@ def core(
 def gold(
     json: Json = None,
     seeds: Annotated[int, typer.Option(help="Seeds per task.")] = 20,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "star,relay",
     recipe: Annotated[str, typer.Option(help="concave or paper.")] = "concave",
 ) -> None:
     """Agreement with gold, seed by seed, and whether the gold is right for each model."""
     from graphmask.bench.gold import measure, rows, summary
 
-    figures = measure(tasks.split(","), seeds, recipe)
+    figures = measure(tasks.split(","), range(first, first + seeds), recipe)
     for task, runs in figures["tasks"].items():
         show(f"{task}, recipe {recipe}", *rows(runs))
         console.print(summary(task, runs), highlight=False)
