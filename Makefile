@@ -10,7 +10,8 @@ demo: $(VENV)/installed
 
 # The browser tests use Debian's chromium if it is there or can be installed; otherwise pytest says they were skipped.
 test: $(VENV)/installed-dev lint
-	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) >/dev/null 2>&1 \
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq >/dev/null && apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "make test: no chromium here, the browser tests WILL BE SKIPPED"
 	$(BIN)/python -m pytest -n 2
 
