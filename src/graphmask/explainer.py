@@ -211,7 +211,7 @@ class GraphMask:
     def _per_graph(self, split: Split, original: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
         """Mean divergence and share of flips of each graph's output rows."""
         rows = torch.bincount(split.row_graph, minlength=split.count).clamp_min(1)
-        divergence = self.divergence(original, masked)
+        divergence = self.divergence(original, masked).clamp_min(0)  # rounding may leave -1e-11
         flips = self.divergence.flips(original, masked).to(divergence.dtype)
         zeros = divergence.new_zeros(split.count)
         return (
