@@ -219,7 +219,7 @@ def test_without_a_file_a_checkpointed_fit_is_a_plain_fit(whole: dict[str, Graph
 
 def fresh_training() -> training.Training:
     explainer = explainer_of("paper")
-    return explainer._start(toy.loader(2, 4), 40)
+    return explainer._start(toy.loader(2, 4), 1, 40)
 
 
 def test_everything_that_changes_is_in_the_file(tmp_path: Path) -> None:
