@@ -32,14 +32,14 @@ class Imagined(Validation):
     def __init__(self, locations: Tensor, worth: Tensor, carried: Tensor | None = None) -> None:
         carried = torch.ones_like(locations, dtype=torch.bool) if carried is None else carried
         locations = locations.masked_fill(~carried, -math.inf)
-        self.batches = [(None, SimpleNamespace(locations=locations, carried=carried))]  # type: ignore[list-item]
+        self.batches = [(None, SimpleNamespace(values=locations, carried=carried))]  # type: ignore[list-item]
         self.worth, self.tried = worth, 0
         self._known = {}
 
     def _measure(self, thresholds: Tensor) -> Verdict:
         self.tried += 1
         original = self.batches[0][1]
-        kept = original.locations > thresholds
+        kept = original.values > thresholds
         divergence = float((self.worth * ~kept).sum())
         retained = kept.sum(1) / original.carried.sum(1).clamp_min(1)
         return Verdict(divergence, 0.0, tuple(retained.tolist()))
@@ -179,7 +179,7 @@ def real() -> Validation:
         reached = torch.zeros(batch.num_nodes).index_add(0, batch.edge_index[1], first)
         useful = torch.stack([first, reached[batch.edge_index[0]]]) > 0
         noise = torch.rand(useful.shape, generator=torch.Generator().manual_seed(1))
-        original.locations = torch.where(useful, 1.0 + noise, -2.0 + noise)
+        original.values = torch.where(useful, 1.0 + noise, -2.0 + noise)
     return validation
 
 
@@ -187,7 +187,7 @@ def test_verdict_is_the_mean_over_masked_runs(real: Validation) -> None:
     thresholds = (1.4, -1.3)
     rows, divergence, flips, kept, carried = 0, 0.0, 0, [0, 0], 0
     for batch, original in real.batches:
-        gates = torch.stack([original.locations[site] > thresholds[site] for site in range(2)])
+        gates = torch.stack([original.values[site] > thresholds[site] for site in range(2)])
         h = batch.x
         for layer, gate in zip((real.model.first, real.model.second), gates, strict=True):
             out = torch.zeros(batch.num_nodes, 3)

@@ -13,7 +13,8 @@ from graphmask.batches import Forward
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.gates import LIMIT
-from graphmask.probe import Original, Probe
+from graphmask.probe import Probe
+from graphmask.trace import Trace
 
 #: Output rows that validation looks at: enough for a rate of one in a thousand to show.
 ROWS = 2000
@@ -50,7 +51,7 @@ class Validation:
         self, probe: Probe, model: nn.Module, forward: Forward, divergence: Divergence, loader: Iterable[Any]
     ) -> None:
         self.probe, self.model, self.forward, self.divergence = probe, model, forward, divergence
-        self.batches: list[tuple[Any, Original]] = []
+        self.batches: list[tuple[Any, Trace]] = []
         rows = 0
         for batch in loader:
             original = probe.original(model, forward, batch)
@@ -64,7 +65,7 @@ class Validation:
 
     def shares(self, site: int) -> tuple[Tensor, Tensor, Tensor]:
         """Thresholds, the share of the site's edges kept at each, and the mean location of the dropped."""
-        locations = torch.cat([original.locations[site][original.carried[site]] for _, original in self.batches])
+        locations = torch.cat([original.values[site][original.carried[site]] for _, original in self.batches])
         locations = locations.sort().values.double().cpu()
         grid = torch.arange(-LIMIT + STEP / 2, LIMIT, STEP, dtype=torch.double)
         if locations.numel() == 0:
@@ -75,14 +76,14 @@ class Validation:
 
     def share(self, site: int, threshold: float) -> float:
         """Share of the site's edges above the threshold."""
-        kept = sum(int((original.locations[site] > threshold).sum()) for _, original in self.batches)
+        kept = sum(int((original.values[site] > threshold).sum()) for _, original in self.batches)
         return kept / max(sum(int(original.carried[site].sum()) for _, original in self.batches), 1)
 
     def gap(self, site: int) -> float:
         """The threshold that best divides the site's locations in two groups (Otsu's criterion)."""
         grid, kept, dropped_sum = self.shares(site)
         dropped = 1 - kept
-        total = sum(float(o.locations[site][o.carried[site]].double().sum()) for _, o in self.batches)
+        total = sum(float(o.values[site][o.carried[site]].double().sum()) for _, o in self.batches)
         total /= max(sum(int(o.carried[site].sum()) for _, o in self.batches), 1)
         between = (total * dropped - dropped_sum) ** 2 / (kept * dropped).clamp_min(1e-12)
         best = between >= between.max() * (1 - 1e-6)  # a plateau: take its middle
@@ -114,7 +115,7 @@ class Validation:
         kept_count = torch.zeros(thresholds.shape[0], dtype=torch.double)
         carried = torch.zeros(thresholds.shape[0], dtype=torch.double)
         for batch, original in self.batches:
-            kept = original.locations > thresholds.to(original.locations.device)
+            kept = original.values > thresholds.to(original.values.device)
             masked = self.probe.masked(self.model, self.forward, batch, original.edge_map, kept)
             divergence += float(self.divergence(original.output, masked).sum())
             flips += float(self.divergence.flips(original.output, masked).sum())

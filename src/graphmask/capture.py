@@ -20,7 +20,7 @@ from torch_geometric.utils import is_sparse, to_edge_index
 
 from graphmask.edges import EdgeMap
 from graphmask.errors import GraphMaskError
-from graphmask.kernels import blend
+from graphmask.kernels import ALL, blend
 from graphmask.taps import AdjacencyTap, MatrixCall, MessageTap
 
 
@@ -71,6 +71,8 @@ class Messages:
 
     def flat(self) -> Tensor:
         """[E', D]: one row per edge, heads and stacks side by side."""
+        if self.value.dim() == 2 and self.edge_dim == 0:
+            return self.value
         return self.value.movedim(self.edge_dim, 0).flatten(1) if self.value.dim() > 1 else self.value[:, None]
 
     def spread(self, per_edge: Tensor) -> Tensor:
@@ -84,26 +86,22 @@ class Messages:
         rest = [size for dim, size in enumerate(self.value.shape) if dim != self.edge_dim]
         return flat.reshape(-1, *rest).movedim(0, self.edge_dim)
 
-    def to_user(self, per_edge: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Positions among the user's edges (None: all, in order) and the values there; the layer's own left out."""
-        if self.edges is None:
-            return None, per_edge
-        mine = self.edges >= 0
-        return self.edges[mine], per_edge[mine]
+
+#: Returns None to let the messages pass, or what to put in their place: (gate [E'], baseline [D] or [E', D]), and
+#: perhaps the only rows whose gates need a gradient.
+Visit = Callable[[Messages], tuple[Tensor, Tensor] | tuple[Tensor, Tensor, slice] | None]
 
 
-#: Returns None to let the messages pass, or what to put in their place: (gate [E'], baseline [D] or [E', D]).
-Visit = Callable[[Messages], tuple[Tensor, Tensor] | None]
-
-
-def replace(messages: Messages, gate: Tensor, baseline: Tensor) -> Tensor:
+def replace(messages: Messages, gate: Tensor, baseline: Tensor, rows: slice = ALL) -> Tensor:
     r"""Equation 3 of the paper, :math:`z m + (1 - z) b`; exactly ``m`` where z = 1 and exactly ``b`` where z = 0."""
     gate, baseline = gate.to(messages.value.dtype), baseline.to(messages.value.dtype)
     if messages.fresh and not torch.is_grad_enabled():
         # Without another copy of the messages; weight 0 leaves m, weight 1 gives b, exactly.
         return messages.value.lerp_(messages.baseline(baseline), messages.spread(1 - gate))
     if messages.edge_dim == 0 and baseline.dim() == 1:
-        return blend(messages.flat(), gate, baseline).view_as(messages.value)
+        flat = messages.flat()  # writing to a view would make autograd copy all of it
+        out = blend(flat, gate, baseline, rows, in_place=messages.fresh and flat is messages.value)
+        return out if flat is messages.value else out.view_as(messages.value)
     return torch.lerp(messages.baseline(baseline), messages.value, messages.spread(gate))
 
 
@@ -249,7 +247,7 @@ class Tap:
         answer = self.visit(messages)
         return value if answer is None else replace(messages, *answer)
 
-    def on_matrix(self, name: str, call: MatrixCall) -> tuple[Tensor, Tensor] | None:
+    def on_matrix(self, name: str, call: MatrixCall) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, slice] | None:
         self.covered.pop(name, None)
         edges = self.edge_map(call.edge_index(), (), 0, name)
         site, piece = self.locate(name, edges)

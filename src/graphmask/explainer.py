@@ -11,19 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from graphmask import batches, checkpoint, hard_concrete, storage
-from graphmask.batches import Forward, Split
-from graphmask.capture import Site, check_model
-from graphmask.divergence import Divergence, Function
+from graphmask.batches import Forward
+from graphmask.capture import Messages, Site
+from graphmask.case import Case
+from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import Explanation, scores_of
+from graphmask.explanation import scores_of
 from graphmask.gates import SiteSpec
 from graphmask.guest import freeze, guest
-from graphmask.probe import Original, Probe
+from graphmask.method import Choice, Method
+from graphmask.probe import Probe
 from graphmask.progress import Progress
 from graphmask.training import RECIPES, History, Recipe, Training, run
 
 
-class GraphMask:
+class GraphMask(Method):
     r"""Differentiable edge masking (`Schlichtkrull, De Cao and Titov, ICLR 2021 <https://arxiv.org/abs/2010.00577>`_).
 
     .. math::
@@ -45,6 +47,8 @@ class GraphMask:
         hidden: width of the gate networks.
     """
 
+    name = "graphmask"
+
     def __init__(
         self,
         model: nn.Module,
@@ -56,18 +60,9 @@ class GraphMask:
         recipe: str | Recipe = "concave",
         hidden: int = 32,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise GraphMaskError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
-        check_model(model)
-        if not isinstance(tolerance, (int, float)) or not 0 < tolerance < float("inf"):
-            raise GraphMaskError(f"Expected a finite tolerance above 0, got {tolerance!r}.")
+        super().__init__(model, forward, divergence, tolerance, seed)
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
-        self.model = model
-        self.forward = forward or batches.default_forward
-        self.divergence = Divergence(divergence)
-        self.tolerance = float(tolerance)
-        self.seed = seed
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
         self.hidden = hidden
         self.probe: Probe | None = None
@@ -116,7 +111,7 @@ class GraphMask:
                         _checkpoint(current, self, checkpoint)
 
                 history = run(training, loader, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
-        self.probe, self.history = training.probe, history
+        self.probe, self.history, self.sites = training.probe, history, training.probe.sites
         return history
 
     def _start(self, loader: Iterable[Any], epochs: int | None, count: int) -> Training:
@@ -151,33 +146,18 @@ class GraphMask:
 
     # Explaining --------------------------------------------------------------------------------------------
 
-    def explain(self, data: Any, *, repair: bool = False, allow_infeasible: bool = False) -> Explanation:
-        """Explain one graph: the original run, its gates, and the masked run that verifies them.
+    def look(self, messages: Messages) -> Tensor:
+        assert self.probe is not None
+        return self.probe.gate(messages.site)(messages)
 
-        Args:
-            data: one graph.
-            repair: reopen the highest-scoring dropped edges until the tolerance holds for this very graph.
-            allow_infeasible: explain although `fit` found no state within tolerance.
-        """
-        found = list(self._explain(data, repair, allow_infeasible, "the data"))
-        if len(found) != 1:
-            raise GraphMaskError(f"Expected one graph, got a batch of {len(found)}. Use explain_all([batch]).")
-        return found[0]
+    def choose(self, case: Case) -> Choice:
+        """Open gates are kept: locations were read off the original run."""
+        assert self.probe is not None
+        locations = case.trace.values
+        scores = scores_of(locations, hard_concrete.probability_open(locations))
+        return Choice(scores, hard_concrete.hard(locations), list(self.probe.baselines))
 
-    def explain_all(
-        self, loader: Iterable[Any], *, repair: bool = False, allow_infeasible: bool = False
-    ) -> Iterator[Explanation]:
-        """Explain every graph of every batch, a batch at a time; see `explain`."""
-        batches.check_loader(loader, "the loader")
-        self._fitted(allow_infeasible)
-        # The model is borrowed batch by batch: between two explanations it is the user's.
-        return (
-            explanation
-            for number, batch in enumerate(loader)
-            for explanation in self._explain(batch, repair, allow_infeasible, f"batch {number}")
-        )
-
-    def _fitted(self, allow_infeasible: bool) -> Probe:
+    def check_ready(self, allow_infeasible: bool) -> None:
         if self.probe is None or self.history is None:
             raise GraphMaskError("Expected a fitted GraphMask. Call fit(loader) first, or load(path, model).")
         verdict = self.history.verdict
@@ -187,111 +167,6 @@ class GraphMask:
                 f"{verdict.divergence:.3g} and change {verdict.flips:.1%} of the predictions: explanations would "
                 "not be faithful. Fit for more epochs, raise the tolerance, or pass allow_infeasible=True."
             )
-        return self.probe
-
-    def _explain(self, batch: Any, repair: bool, allow_infeasible: bool, where: str) -> list[Explanation]:
-        probe = self._fitted(allow_infeasible)
-        batches.check(batch, where)
-        with guest(self.model):
-            freeze(self.model, training=False)
-            original = probe.original(self.model, self.forward, batch)
-            kept = hard_concrete.hard(original.locations)
-            masked = probe.masked(self.model, self.forward, batch, original.edge_map, kept)
-            rows = original.output.shape[0]
-            split = batches.split(
-                batch, original.edge_index, rows, original.edge_graph, original.graphs, original.nodes
-            )
-            reopened = torch.zeros(split.count, dtype=torch.long)
-            if repair:
-                kept, masked, reopened = self._repair(probe, batch, original, split, kept, masked)
-        if not bool(torch.isfinite(original.output).all()):
-            raise GraphMaskError(f"Expected finite model outputs, got NaN or infinity on {where}.")
-        return self._divide(probe, batch, original, split, kept, masked, reopened)
-
-    def _per_graph(self, split: Split, original: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean divergence and share of flips of each graph's output rows."""
-        rows = torch.bincount(split.row_graph, minlength=split.count).clamp_min(1)
-        divergence = self.divergence(original, masked).clamp_min(0)  # rounding may leave -1e-11
-        flips = self.divergence.flips(original, masked).to(divergence.dtype)
-        zeros = divergence.new_zeros(split.count)
-        return (
-            zeros.index_add(0, split.row_graph, divergence) / rows,
-            zeros.index_add(0, split.row_graph, flips) / rows,
-        )
-
-    def _repair(
-        self, probe: Probe, batch: Any, original: Original, split: Split, kept: Tensor, masked: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Per graph, by bisection: the fewest dropped gates to reopen, best scores first, to be within tolerance."""
-        dropped = (original.carried & ~kept).nonzero()
-        graph = split.edge_graph[dropped[:, 1]]
-        by_score = original.locations[dropped[:, 0], dropped[:, 1]].argsort(descending=True, stable=True)
-        order = by_score[graph[by_score].argsort(stable=True)]
-        count = torch.bincount(graph, minlength=split.count)
-        rank = torch.empty_like(graph)
-        rank[order] = torch.arange(len(graph), device=graph.device) - (count.cumsum(0) - count)[graph[order]]
-
-        def reopen(number: Tensor) -> tuple[Tensor, Tensor]:
-            tried = kept.clone()
-            tried[dropped[:, 0], dropped[:, 1]] = rank < number[graph]
-            return tried, probe.masked(self.model, self.forward, batch, original.edge_map, tried)
-
-        faithful = self._per_graph(split, original.output, masked)[0] <= self.tolerance
-        low, high = torch.zeros_like(count), torch.where(faithful, 0, count)
-        while bool((low < high).any()):
-            middle = (low + high) // 2
-            output = reopen(middle)[1]
-            enough = self._per_graph(split, original.output, output)[0] <= self.tolerance
-            low, high = torch.where(enough, low, middle + 1), torch.where(enough, middle, high)
-            low = torch.minimum(low, high)
-        return (*reopen(high), high.cpu())
-
-    def _divide(
-        self,
-        probe: Probe,
-        batch: Any,
-        original: Original,
-        split: Split,
-        kept: Tensor,
-        masked: Tensor,
-        reopened: Tensor,
-    ) -> list[Explanation]:
-        """One Explanation per graph of the batch."""
-        divergence, flips = self._per_graph(split, original.output, masked)
-        scores = scores_of(original.locations, hard_concrete.probability_open(original.locations))
-        edge_type = original.edge_type if original.edge_type is not None else batches.tensor(batch, "edge_type")
-        if edge_type is not None and edge_type.shape != split.edge_graph.shape:
-            edge_type = None
-        nodes = _nodes_per_graph(batch, original, split)
-        baselines = tuple(baseline.detach().clone() for baseline in probe.baselines)
-        edges, rows = _groups(split.edge_graph, split.count), _groups(split.row_graph, split.count)
-        result = []
-        for graph, (d, f, n, r) in enumerate(
-            zip(divergence.tolist(), flips.tolist(), nodes, reopened.tolist(), strict=True)
-        ):
-            e, o = edges[graph], rows[graph]
-            edge_index = original.edge_index[:, e]
-            if split.count > 1:
-                edge_index = edge_index - split.first_node[graph]
-            result.append(
-                Explanation(
-                    edge_index=edge_index,
-                    kept=kept[:, e],
-                    scores=scores[:, e],
-                    carried=original.carried[:, e],
-                    original=original.output[o],
-                    masked=masked[o],
-                    divergence=d,
-                    flips=f,
-                    tolerance=self.tolerance,
-                    structure=probe.sites,
-                    baselines=baselines,
-                    num_nodes=n,
-                    edge_type=None if edge_type is None else edge_type[e],
-                    reopened=r,
-                )
-            )
-        return result
 
     # Files -------------------------------------------------------------------------------------------------
 
@@ -346,7 +221,7 @@ def _load(
     probe = Probe(sites, [SiteSpec(**spec) for spec in description["specs"]], explainer.hidden, explainer.seed)
     probe.load_state_dict(tensors)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    explainer.probe = probe.to(device)
+    explainer.probe, explainer.sites = probe.to(device), sites
     explainer.history = checkpoint.history_from_json(description["history"])
     return explainer
 
@@ -384,25 +259,3 @@ class _Repeatable:
     def __iter__(self) -> Iterator[Any]:
         torch.manual_seed(self.seed)
         return iter(self.loader)
-
-
-def _groups(owner: Tensor, count: int) -> list[Any]:
-    """For each owner its positions: a slice where they are contiguous, which costs no copy."""
-    if count == 1:
-        return [slice(None)]
-    sizes = torch.bincount(owner, minlength=count)
-    ends = sizes.cumsum(0)
-    if bool((owner[1:] >= owner[:-1]).all()):
-        return [slice(end - size, end) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
-    return list(owner.argsort(stable=True).split(sizes.tolist()))
-
-
-def _nodes_per_graph(batch: Any, original: Original, split: Split) -> list[int]:
-    if original.graphs is not None and original.nodes is not None:
-        return [original.nodes] * split.count
-    node_graph = batches.tensor(batch, "batch")
-    if node_graph is not None and node_graph.numel():
-        return torch.bincount(node_graph, minlength=split.count).tolist()
-    known = batches.num_nodes_of(batch, original.edge_index)
-    highest = int(original.edge_index.max()) + 1 if original.edge_index.numel() else 0
-    return [max(known or 0, highest)]

@@ -38,7 +38,7 @@ class Explanation:
 
     edge_index: Tensor  #: [2, E], the graph as the user passed it
     kept: Tensor  #: bool [L, E]
-    scores: Tensor  #: float [L, E], probability that the gate is non-zero; above 1/2 means kept
+    scores: Tensor  #: float [L, E]; GraphMask's is the probability that the gate is non-zero, above 1/2 means kept
     carried: Tensor  #: bool [L, E], False where the site sends nothing along that edge
     original: Tensor  #: the model's output
     masked: Tensor  #: its output with hard gates
@@ -50,6 +50,7 @@ class Explanation:
     num_nodes: int
     edge_type: Tensor | None = None  #: [E]
     reopened: int = 0  #: gates that `repair` opened again
+    method: str = "graphmask"  #: who chose
     info: dict[str, Any] = field(default_factory=dict)  #: the user's own notes; JSON values
 
     @property
@@ -182,7 +183,7 @@ class Explanation:
 
 
 _TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type")
-_VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "info")
+_VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "info")
 
 
 def scores_of(locations: Tensor, probability: Tensor) -> Tensor:

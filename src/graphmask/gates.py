@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from graphmask.capture import Messages
 from graphmask.errors import GraphMaskError
-from graphmask.kernels import Columns, Rows, centred, head
+from graphmask.kernels import ALL, Columns, Rows, centred, head
 
 #: c: gates start open.
 INITIAL_LOCATION = 2.0
 #: Locations stay in [-3, 3]: a saturated gate could not be moved again.
 LIMIT = 3.0
 #: Edges per site whose gates are moved by one step of training.
-TRAIN_EDGES = 1 << 14
+TRAIN_EDGES = 1 << 13
 
 
 @dataclass
@@ -100,13 +100,17 @@ class Gate(nn.Module):
         """Take mean and spread of every input from a first batch."""
         raise NotImplementedError
 
-    def raw(self, messages: Messages) -> Tensor:
-        """[E'] locations before the shift."""
+    def next_rows(self, messages: Messages) -> slice:
+        """Edges whose gates the next step of training moves."""
+        return ALL
+
+    def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
+        """[E'] locations before the shift, with gradients from ``rows``."""
         raise NotImplementedError
 
-    def forward(self, messages: Messages) -> Tensor:
+    def forward(self, messages: Messages, rows: slice = ALL) -> Tensor:
         """[E'] calibrated locations of the Hard Concrete gates."""
-        return self.raw(messages) - self.shift
+        return self.raw(messages, rows) - self.shift
 
 
 def _linear(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter:
@@ -185,16 +189,18 @@ class EdgeGate(Gate):
         weight = centred(self.weights[key]) * self.get_buffer(f"scale:{key}")
         return weight, -(weight @ self.get_buffer(f"mean:{key}"))
 
-    def raw(self, messages: Messages) -> Tensor:
-        rows, columns = self._parts(messages)
-        count, some = messages.source.shape[0], None
-        if torch.is_grad_enabled() and count > TRAIN_EDGES:
-            # Every gate gets its value; the gradient is taken from evenly spread edges, others each time: a single
-            # step learns nothing more from hundreds of thousands.
-            stride = -(-count // TRAIN_EDGES)
-            some = torch.arange(int(self.turn) % stride, count, stride, device=messages.source.device)
-            self.turn.add_(1)
-        return clamp(head(rows, columns, self.norm.weight, self.norm.bias, self.out, some) + self.out_bias)
+    def next_rows(self, messages: Messages) -> slice:
+        # Every gate gets its value; the gradient is taken from evenly spread edges, others each time: a single step
+        # learns nothing more from hundreds of thousands.
+        stride = -(-messages.source.shape[0] // TRAIN_EDGES)
+        if stride <= 1:
+            return ALL
+        self.turn.add_(1)
+        return slice(int(self.turn) % stride, None, stride)
+
+    def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
+        looked_up, columns = self._parts(messages)
+        return clamp(head(looked_up, columns, self.norm.weight, self.norm.bias, self.out, rows) + self.out_bias)
 
     def _parts(self, messages: Messages) -> tuple[list[Rows], list[Columns]]:
         """W_1 [...] as a sum: rows looked up in projected tables, and projected columns."""
@@ -219,7 +225,12 @@ class EdgeGate(Gate):
             # The message is a node's row times a number: project the nodes, not the edges.
             nodes, scale = messages.lifted
             projected = F.linear(nodes.detach().to(bias.dtype), weights.pop("message"))
-            rows.append((projected, messages.source, None if scale is None else scale.detach()))
+            if scale is not None:
+                rows.append((projected, messages.source, scale.detach()))
+            elif "source" in tables and len(tables["source"]) == len(projected):
+                rows[list(tables).index("source")] = (tables["source"] + projected, messages.source, None)
+            else:
+                rows.append((projected, messages.source, None))
         for key, table in self.tables.items():
             if key != "piece":
                 name = key.removeprefix("category:")
@@ -263,7 +274,7 @@ class BilinearGate(Gate):
             self.mean.copy_(value.mean(0))
             self.scale.copy_(torch.where(deviation > 1e-5, 1 / deviation, 0.0))
 
-    def raw(self, messages: Messages) -> Tensor:
+    def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
         call = messages.matrix
         if call is None or call.nodes.shape[-1] != self.spec.source or call.adjacency.shape[1] != self.spec.relations:
             raise GraphMaskError("Expected the same state size and relations at this site as when it was fitted.")

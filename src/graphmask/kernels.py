@@ -22,34 +22,47 @@ def _blocks(count: int) -> list[slice]:
     return [slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
 
 
+#: Rows that get a gradient: all, or evenly spread ones.
+ALL = slice(None)
+
+
 class _Blend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, m: Tensor, z: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(m, z, b)
+    def forward(ctx: Any, m: Tensor, z: Tensor, b: Tensor, rows: slice, in_place: bool) -> Tensor:
+        ctx.rows = rows
+        ctx.save_for_backward(m if rows == ALL else m[rows].clone(), z, b)  # not a view: it would keep all of m
+        if in_place and rows != ALL:
+            ctx.mark_dirty(m)
+            return m.lerp_(b, (1 - z)[:, None])
         return torch.lerp(b, m, z[:, None])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         m, z, b = ctx.saved_tensors
-        need_m, need_z, need_b = ctx.needs_input_grad
-        grad_m = torch.empty_like(m) if need_m else None
-        grad_z, grad_b, shut = torch.empty_like(z), torch.zeros_like(b), 1 - z
+        need_m, need_z, need_b, *_ = ctx.needs_input_grad
+        grad_z = None
+        if need_z:
+            grad_z, some = torch.zeros_like(z), grad[ctx.rows]
+            trained = grad_z[ctx.rows]
+            for at in _blocks(len(some)):
+                trained[at] = (some[at] * m[at]).sum(1) - some[at] @ b
+        grad_m, grad_b, shut = torch.empty_like(grad) if need_m else None, torch.zeros_like(b), 1 - z
         for at in _blocks(len(z)):
-            g = grad[at]
-            if need_z:
-                torch.sum(g * m[at], 1, out=grad_z[at])
-                grad_z[at].sub_(g @ b)
             if need_b:
-                grad_b.addmv_(g.t(), shut[at])
+                grad_b.addmv_(grad[at].t(), shut[at])
             if grad_m is not None:
-                torch.mul(g, z[at, None], out=grad_m[at])
-        return grad_m, grad_z if need_z else None, grad_b if need_b else None
+                torch.mul(grad[at], z[at, None], out=grad_m[at])
+        return grad_m, grad_z, grad_b if need_b else None, None, None
 
 
-def blend(messages: Tensor, gate: Tensor, baseline: Tensor) -> Tensor:
-    """``gate[:, None] * messages + (1 - gate)[:, None] * baseline`` for [E, D], [E], [D]; exact at 0 and 1."""
-    return _Blend.apply(messages, gate, baseline)
+def blend(messages: Tensor, gate: Tensor, baseline: Tensor, rows: slice = ALL, *, in_place: bool = False) -> Tensor:
+    """``gate[:, None] * messages + (1 - gate)[:, None] * baseline`` for [E, D], [E], [D]; exact at 0 and 1.
+
+    The gates of ``rows`` alone get a gradient, and then only those messages are kept for it: the others may be
+    overwritten (``in_place``).
+    """
+    return _Blend.apply(messages, gate, baseline, rows, in_place)
 
 
 #: One part of a gate's input: rows of ``table`` picked by ``index``, each scaled by ``weight`` if there is one.
@@ -58,28 +71,60 @@ Rows = tuple[Tensor, Tensor, Tensor | None]
 Columns = tuple[Tensor, Tensor]
 
 
+class _Lookup:
+    """Where in the tables, laid end to end, the parts of each edge are, and their weights: made block by block."""
+
+    def __init__(self, rows: Sequence[Rows], dtype: torch.dtype) -> None:
+        self.rows, self.dtype = rows, dtype
+        self.starts = [sum(len(before) for before, _, _ in rows[:number]) for number in range(len(rows))]
+        self.weighted = any(weight is not None for _, _, weight in rows)
+
+    def __len__(self) -> int:
+        return len(self.rows[0][1])
+
+    def __getitem__(self, at: slice) -> tuple[Tensor, Tensor | None]:
+        """[n, k] positions and, if any are weighted, [n, k] weights."""
+        parts = [picked[at] for _, picked, _ in self.rows]
+        index = torch.stack(
+            [part + start if start else part for part, start in zip(parts, self.starts, strict=True)], 1
+        )
+        if not self.weighted:
+            return index, None
+        scale = torch.ones(index.shape, dtype=self.dtype, device=index.device)
+        for number, (_, _, weight) in enumerate(self.rows):
+            if weight is not None:
+                scale[:, number] = weight[at]
+        return index, scale
+
+
 class _Head(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, training: bool, index: Tensor, scale: Tensor | None, values: list[Tensor], *parameters: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, trained: slice | None, lookup: _Lookup, values: list[Tensor], *parameters: Tensor) -> Tensor:
         table, gamma, beta, out, *weights = parameters
-        count = len(index)
-        normal = gamma.new_empty(count, len(gamma)) if training else None
-        inverse = gamma.new_empty(count)
-        location = gamma.new_empty(count)
-        for at in _blocks(count):
-            h = F.embedding_bag(index[at], table, mode="sum", per_sample_weights=None if scale is None else scale[at])
+        edges = len(lookup)
+        mean = torch.full_like(gamma, 1 / len(gamma))
+        location = gamma.new_empty(edges)
+        start, stop, stride = (trained or slice(0)).indices(edges)
+        done, count = 0, len(range(start, stop, stride))
+        normal, inverse = gamma.new_empty(count, len(gamma)), gamma.new_empty(count)
+        for at in _blocks(edges):
+            index, scale = lookup[at]
+            h = F.embedding_bag(index, table.detach(), mode="sum", per_sample_weights=scale)
             for value, weight in zip(values, weights, strict=True):
                 h.addmm_(value[at], weight.t())
-            torch.mean(h.square(), 1, out=inverse[at])
-            inverse[at].add_(EPS).rsqrt_()
-            h.mul_(inverse[at, None])
-            if normal is not None:
-                normal[at] = h
+            scaling = torch.mv(h.square(), mean).add_(EPS).rsqrt_()
+            h.mul_(scaling[:, None])
+            if count:
+                first = max(start - at.start, (start - at.start) % stride)
+                some = scaling[first::stride]
+                normal[done : done + len(some)] = h[first::stride]
+                inverse[done : done + len(some)] = some
+                done += len(some)
             torch.mv(torch.addcmul(beta, h, gamma).relu_(), out, out=location[at])
-        if normal is not None:
-            ctx.save_for_backward(index, scale, normal, inverse, *parameters, *values)
+        if trained is not None:
+            ctx.trained = trained
+            some_values = [value[trained].contiguous() for value in values]
+            ctx.save_for_backward(*lookup[trained], normal, inverse, *parameters, *some_values)
         return location
 
     @staticmethod
@@ -87,6 +132,7 @@ class _Head(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         index, scale, normal, inverse, table, gamma, beta, out, *rest = ctx.saved_tensors
         weights, values = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+        grad = grad[ctx.trained].contiguous()
         d_gamma, d_beta, d_out = (torch.zeros_like(gamma) for _ in range(3))
         d_table = torch.zeros_like(table)
         d_weights = [torch.zeros_like(weight) for weight in weights]
@@ -105,7 +151,7 @@ class _Head(torch.autograd.Function):
                 d_table.index_add_(0, index[at, column], d if scale is None else d * scale[at, column, None])
             for value, d_weight in zip(values, d_weights, strict=True):
                 d_weight.addmm_(d.t(), value[at])
-        return None, None, None, None, d_table, d_gamma, d_beta, d_out, *d_weights
+        return None, None, None, d_table, d_gamma, d_beta, d_out, *d_weights
 
 
 def head(
@@ -114,29 +160,18 @@ def head(
     gamma: Tensor,
     beta: Tensor,
     out: Tensor,
-    only: Tensor | None = None,
+    trained: slice = ALL,
 ) -> Tensor:
     """[E] ``relu(layer_norm(sum(s * t[i] for t, i, s in rows) + sum(v @ w.T for v, w in columns))) @ out``.
 
     The mean that LayerNorm subtracts is linear in tables and weights: it must have been taken out of them already
     (every row of ``t`` and every column of ``w`` sums to zero), which is cheaper than taking it out of every edge.
-    No gradient is given to what a gate sees (``s`` and ``v``); with ``only``, it comes from those edges alone.
+    No gradient is given to what a gate sees (``s`` and ``v``); it comes from the edges of ``trained`` alone.
     """
     table = torch.cat([table for table, _, _ in rows])
-    starts = [sum(len(before) for before, _, _ in rows[:number]) for number in range(len(rows))]
-    index = torch.stack([picked + start for (_, picked, _), start in zip(rows, starts, strict=True)], 1)
-    scale = None
-    if any(weight is not None for _, _, weight in rows):
-        ones = torch.ones(len(index), dtype=gamma.dtype, device=gamma.device)
-        scale = torch.stack([ones if weight is None else weight.to(gamma.dtype) for _, _, weight in rows], 1)
     values = [value.detach() for value, _ in columns]
     parameters = [table, gamma, beta, out, *(weight for _, weight in columns)]
-    if only is None or not torch.is_grad_enabled():
-        return _Head.apply(torch.is_grad_enabled(), index, scale, values, *parameters)
-    with torch.no_grad():
-        location = _Head.apply(False, index, scale, values, *parameters)
-    some = None if scale is None else scale[only]
-    return location.index_put((only,), _Head.apply(True, index[only], some, [v[only] for v in values], *parameters))
+    return _Head.apply(trained if torch.is_grad_enabled() else None, _Lookup(rows, gamma.dtype), values, *parameters)
 
 
 def centred(weight: Tensor) -> Tensor:

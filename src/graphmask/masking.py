@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from graphmask.capture import Messages, Visit, check_model, tap
+from graphmask import batches
+from graphmask.batches import Forward
+from graphmask.capture import Messages, Site, Visit, check_model, tap
+from graphmask.edges import EdgeMap
 from graphmask.errors import GraphMaskError
 from graphmask.guest import guest
 
@@ -17,20 +20,40 @@ if TYPE_CHECKING:
     from graphmask.explanation import Explanation
 
 
-def by_user_edges(gates: Tensor, baselines: Sequence[Tensor]) -> Visit:
-    """Mask with gates ``[L, E]`` (bool or float) told in terms of the user's edges."""
+def by_user_edges(gates: Tensor, baselines: Sequence[Tensor], graph_of_edge: Tensor | None = None) -> Visit:
+    """Mask with gates ``[L, E]`` (bool or float) told in terms of the user's edges.
+
+    A site's baseline is ``[D]``, or ``[G, D]``, one per graph, where ``graph_of_edge`` [E] tells whose an edge is.
+    """
+
+    # One place more, open, for the layer's own self-loops (-1): they are never gated.
+    padded = torch.cat([gates, gates.new_ones(len(gates), 1)], 1)
 
     def visit(messages: Messages) -> tuple[Tensor, Tensor]:
-        gate = gates[messages.site]
-        if messages.edges is not None:
-            own = messages.edges < 0  # the layer's own self-loops are never gated
-            if gate.numel() == 0:
-                return own, baselines[messages.site]
-            gate = gate[messages.edges.clamp_min(0)]
-            gate = gate | own if gate.dtype == torch.bool else torch.where(own, torch.ones_like(gate), gate)
-        return gate, baselines[messages.site]
+        row, baseline, edges = padded[messages.site], baselines[messages.site], messages.edges
+        if graph_of_edge is not None and baseline.dim() > 1:
+            baseline = baseline[graph_of_edge if edges is None else graph_of_edge[edges]]
+        return row[:-1] if edges is None else row[edges], baseline
 
     return visit
+
+
+def run(
+    model: nn.Module,
+    forward: Forward,
+    batch: Any,
+    edges: Tensor | EdgeMap,
+    sites: tuple[Site, ...],
+    gates: Tensor,
+    baselines: Sequence[Tensor],
+    *,
+    graph_of_edge: Tensor | None = None,
+) -> Tensor:
+    """The masked model's output on a batch."""
+    with tap(model, by_user_edges(gates, baselines, graph_of_edge), edges, sites) as state:
+        output = batches.call(forward, model, batch)
+        state.check_complete()
+    return output
 
 
 @contextmanager

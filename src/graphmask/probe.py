@@ -13,34 +13,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches
+from graphmask import batches, masking
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site, tap
 from graphmask.divergence import Divergence
 from graphmask.edges import EdgeMap
-from graphmask.errors import GraphMaskError
 from graphmask.gates import Gate, SiteSpec, build
-from graphmask.masking import by_user_edges
+from graphmask.trace import Trace, no_messages, record
 
 
 @dataclass
-class Original:
-    """What the original pass over a batch left behind."""
+class Gated:
+    """The gates of a site while training."""
 
-    output: Tensor
-    edge_map: EdgeMap  #: of the user's edges, for further runs over the same graph
-    locations: Tensor  #: [L, E]; -inf where the site sends nothing along that edge
-    carried: Tensor  #: bool [L, E]
-    edge_type: Tensor | None  #: [E], from taps that know relations
-    edge_graph: Tensor | None  #: [E], from taps that know the batch
-    graphs: int | None
-    nodes: int | None = None  #: per graph, where all have as many
+    location: Tensor  #: [E']
+    value: Tensor  #: [E'] gate values
+    mine: Tensor | None = None  #: [E'] 1 for the user's edges, 0 for the layer's own self-loops; None: all are
 
-    @property
-    def edge_index(self) -> Tensor:
-        """[2, E], the graph as the user passed it."""
-        assert self.edge_map.edge_index is not None
-        return self.edge_map.edge_index
+    @classmethod
+    def join(cls, parts: list[Gated]) -> Gated:
+        if len(parts) == 1:
+            return parts[0]
+        mine = torch.cat([torch.ones_like(part.value) if part.mine is None else part.mine for part in parts])
+        return cls(torch.cat([part.location for part in parts]), torch.cat([part.value for part in parts]), mine)
+
+    def mean(self, per_edge: Tensor) -> Tensor:
+        """Over the user's edges."""
+        return per_edge.mean() if self.mine is None else per_edge @ self.mine / self.mine.sum()
+
+    def __bool__(self) -> bool:
+        """Is there any edge?"""
+        return self.location.numel() > 0 and (self.mine is None or bool(self.mine.any()))
 
 
 class Probe(nn.Module):
@@ -75,10 +78,7 @@ class Probe(nn.Module):
         with tap(model, visit, batches.edge_index_of(batch)) as state:
             output = batches.call(forward, model, batch)
         if not state.sites:
-            raise GraphMaskError(
-                "Expected the model to pass messages when it runs, but none of its message passing layers or taps "
-                "was called through hooks. Does its forward bypass them?"
-            )
+            raise no_messages()
         probe = cls(tuple(state.sites), [SiteSpec.of(found[site]) for site in sorted(found)], hidden, seed)
         probe.to(output.device)
         for site, pieces in found.items():
@@ -126,40 +126,14 @@ class Probe(nn.Module):
             better = bool(unnoticed[1, site] > unnoticed[0, site])
             self.baselines[site].copy_(mean if better else torch.zeros_like(mean))
 
-    def original(self, model: nn.Module, forward: Forward, batch: Any) -> Original:
-        """Explain-time first pass: outputs and locations, no message kept longer than its layer needs it."""
-        edge_index = batches.edge_index_of(batch)
-        columns: list[tuple[int, Tensor | None, Tensor]] = []
-        last: list[Messages] = []
+    def original(self, model: nn.Module, forward: Forward, batch: Any) -> Trace:
+        """Explain-time first pass: outputs and locations."""
+        return record(model, forward, batch, self.sites, lambda messages: self.gate(messages.site)(messages))
 
-        def visit(messages: Messages) -> None:
-            positions, location = messages.to_user(self.gate(messages.site)(messages))
-            columns.append((messages.site, positions, location))
-            if messages.matrix is not None and not last:
-                last.append(messages)
-
-        with torch.no_grad(), tap(model, visit, edge_index, self.sites) as state:
-            output = batches.call(forward, model, batch)
-            state.check_complete()
-        shape = (len(self.sites), state.edge_map.count)
-        locations = torch.full(shape, -torch.inf, device=output.device)
-        for site, positions, location in columns:
-            locations[site, slice(None) if positions is None else positions] = location
-        result = Original(output, state.edge_map, locations, locations > -torch.inf, None, None, None)
-        if last:
-            call = last[0].matrix
-            assert call is not None
-            result.edge_graph, result.edge_type = call.entries[0], call.entries[1]
-            result.graphs, result.nodes = call.adjacency.shape[0], call.adjacency.shape[-1]
-        return result
-
+    @torch.no_grad()
     def masked(self, model: nn.Module, forward: Forward, batch: Any, edges: Tensor | EdgeMap, gates: Tensor) -> Tensor:
         """Second pass, with gates ``[L, E]`` in terms of the user's edges."""
-        visit = by_user_edges(gates, [b.detach() for b in self.baselines])
-        with torch.no_grad(), tap(model, visit, edges, self.sites) as state:
-            output = batches.call(forward, model, batch)
-            state.check_complete()
-        return output
+        return masking.run(model, forward, batch, edges, self.sites, gates, [b.detach() for b in self.baselines])
 
     def _edge_map(self, edge_index: Tensor | None) -> EdgeMap:
         """The last one again if the graph is the same: training on one large graph maps its edges once."""
@@ -177,31 +151,34 @@ class Probe(nn.Module):
         activate: Callable[[Tensor, int], Tensor],
         *,
         train_gates: bool = True,
-    ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+    ) -> tuple[Tensor, Tensor, list[Gated]]:
         """Both passes with gradients to the probe; ``activate(location, site)`` makes the gate values.
 
-        Returns the two outputs and, per site, locations and gate values of the user's edges.
+        Returns the two outputs and the gates of every site.
         """
         edge_map = self._edge_map(batches.edge_index_of(batch))
-        gates: dict[tuple[int, int], Tensor] = {}
-        mine: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.sites]
+        answers: dict[tuple[int, int], tuple[Tensor, slice]] = {}
+        gated: list[list[Gated]] = [[] for _ in self.sites]
         # Both passes draw the same dropout: what differs between them is the masking alone.
         random_state = _random_state(self.scales.device)
 
         def capture(messages: Messages) -> None:
+            gate = self.gate(messages.site)
             with torch.set_grad_enabled(train_gates):
-                location = self.gate(messages.site)(messages)
+                rows = gate.next_rows(messages)
+                location = gate(messages, rows)
                 z = activate(location, messages.site)
-                if messages.edges is None:
-                    mine[messages.site].append((location, z))
-                else:
+                mine = None
+                if messages.edges is not None:
                     own = messages.edges < 0
-                    mine[messages.site].append((location[~own], z[~own]))
-                    z = torch.where(own, torch.ones_like(z), z)
-                gates[messages.site, messages.piece] = z
+                    mine = (~own).to(z.dtype)
+                    z = z.masked_fill(own, 1)
+                gated[messages.site].append(Gated(location, z, mine))
+                answers[messages.site, messages.piece] = z, rows
 
-        def mask(messages: Messages) -> tuple[Tensor, Tensor]:
-            return gates[messages.site, messages.piece], self.baselines[messages.site]
+        def mask(messages: Messages) -> tuple[Tensor, Tensor, slice]:
+            z, rows = answers[messages.site, messages.piece]
+            return z, self.baselines[messages.site], rows
 
         with torch.no_grad(), tap(model, capture, edge_map, self.sites) as state:
             original = batches.call(forward, model, batch)
@@ -209,12 +186,7 @@ class Probe(nn.Module):
         _set_random_state(random_state)
         with tap(model, mask, edge_map, self.sites):
             masked = batches.call(forward, model, batch)
-        locations, values = ([_join([pair[i] for pair in pairs]) for pairs in mine] for i in (0, 1))
-        return original, masked, locations, values
-
-
-def _join(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
+        return original, masked, [Gated.join(parts) for parts in gated]
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:

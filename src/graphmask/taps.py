@@ -115,7 +115,7 @@ class AdjacencyTap(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.handler: Callable[[MatrixCall], tuple[Tensor, Tensor] | None] | None = None
+        self.handler: Callable[[MatrixCall], Any] | None = None
 
     def forward(self, adjacency: Tensor, messages: Tensor, nodes: Tensor) -> Tensor:
         leading = adjacency.dim()
@@ -171,6 +171,6 @@ class AdjacencyTap(nn.Module):
         answer: Any = self.handler(call)
         if answer is None:
             return self._plain(adjacency, messages, nodes)
-        gate, baseline = answer
+        gate, baseline, *_ = answer
         kept = call.weights * gate.to(call.weights.dtype)
         return call.aggregate(kept) + call.rowsum(call.weights - kept)[..., None] * baseline.to(messages.dtype)

@@ -18,7 +18,7 @@ from graphmask.calibration import KEEP_ALL, SLACK, Validation, Verdict, calibrat
 from graphmask.constraint import Constraint, LagrangianConstraint, MultiplicativeConstraint
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
-from graphmask.probe import Probe
+from graphmask.probe import Gated, Probe
 
 
 @dataclass(frozen=True)
@@ -157,25 +157,26 @@ class Training:
             return hard_concrete.sample(location, self.generator)
         return torch.sigmoid(location)
 
-    def penalty(self, locations: list[Tensor]) -> Tensor:
+    def penalty(self, gates: list[Gated]) -> Tensor:
         r"""The price of open gates: mean over edges, then over opened sites.
 
         Sampled gates pay their probability of being non-zero. Soft gates pay :math:`(1 + a) z / (z + a)`, which for
         small a approaches the L0 norm: a half-open gate lets its message through, so it must cost as a whole one.
         """
-        opened = [location for location in locations[self.open_from :] if location.numel()]
+        opened = [gate for gate in gates[self.open_from :] if gate]
+        if not opened:  # a batch without edges
+            return torch.zeros(())
         if self.recipe.sampled:
-            return torch.stack([hard_concrete.probability_open(location).mean() for location in opened]).mean()
+            return torch.stack([g.mean(hard_concrete.probability_open(g.location)) for g in opened]).mean()
         a = self.concavity()
-        gates = [torch.sigmoid(location) for location in opened]
-        return torch.stack([((1 + a) * z / (z + a)).mean() for z in gates]).mean()
+        return torch.stack([g.mean((1 + a) * g.value / (g.value + a)) for g in opened]).mean()
 
     def train_on(self, batch: Any) -> tuple[float, list[float]]:
         """One step of Adam on the Lagrangian; returns the divergence and the mean gate per site."""
         free = self.settling or self.step >= self.recipe.frozen_baselines * self.steps
         for baseline in self.probe.baselines:
             baseline.requires_grad_(free)
-        original, masked, locations, gates = self.probe.train_step(
+        original, masked, gates = self.probe.train_step(
             self.model, self.forward, batch, self.activate, train_gates=self.thresholds is None
         )
         divergence = self.divergence(original, masked).mean()
@@ -188,14 +189,14 @@ class Training:
             loss = divergence
         else:
             self.constraint.tolerance = self.target()
-            loss = self.constraint.loss(self.penalty(locations), divergence)
+            loss = self.constraint.loss(self.penalty(gates), divergence)
             self.constraint.update(value)
         self.optimiser.zero_grad(set_to_none=True)
         if loss.requires_grad:  # not so for a batch without edges
             loss.backward()
             self.optimiser.step()
         self.step += 1
-        return value, [float(gate.detach().mean()) if gate.numel() else 1.0 for gate in gates]
+        return value, [float(gate.mean(gate.value.detach())) if gate else 1.0 for gate in gates]
 
     # Epochs ------------------------------------------------------------------------------------------------
 

@@ -29,12 +29,12 @@ def test_gates_do_not_see_what_comes_later(case: Case) -> None:
         changed = perturbed(known.model, names)
         again = probe.original(changed, batches.default_forward, batch)
         assert float((again.output - original.output).abs().max()) > 1e-3
-        assert torch.equal(again.locations[: site + 1], original.locations[: site + 1])
+        assert torch.equal(again.values[: site + 1], original.values[: site + 1])
     # The law is not empty: gates do see what comes before them.
     x = batch["x_src"] if "x_src" in batch else batch["x"]
     x *= -1
     again = probe.original(known.model, batches.default_forward, batch)
-    assert not (again.locations == original.locations).all(1).any()
+    assert not (again.values == original.values).all(1).any()
 
 
 def called_after(model: nn.Module, batch: Any) -> list[set[str]]:

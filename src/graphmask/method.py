@@ -1,0 +1,197 @@
+"""What all methods share: explain = look at the original run, choose, verify by a masked run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from graphmask import batches
+from graphmask.batches import Forward
+from graphmask.capture import Messages, Site, check_model
+from graphmask.case import Case
+from graphmask.divergence import Divergence, Function
+from graphmask.errors import GraphMaskError
+from graphmask.explanation import Explanation
+from graphmask.guest import freeze, guest
+from graphmask.trace import record
+
+
+@dataclass
+class Choice:
+    """What a method says about a batch, before it is verified."""
+
+    scores: Tensor  #: float [L, E], higher means more needed
+    kept: Tensor  #: bool [L, E]
+    baselines: Sequence[Tensor]  #: per site what replaces a dropped message, [D] or, one per graph, [G, D]
+
+
+class Method(ABC):
+    """Which edges did a trained model use, at which layer?
+
+    Args:
+        model: any PyTorch module with :class:`torch_geometric.nn.MessagePassing` layers or taps. It is never changed.
+        forward: ``forward(model, batch) -> Tensor``; by default the model's signature is matched to the batch's
+            attributes. Rows of the output are examples: graphs, nodes or candidate edges.
+        divergence: ``"kl"``, ``"js"``, ``"cross_entropy"``, ``"bernoulli"``, ``"mse"``, ``"gaussian"``, or a callable
+            ``(original, masked) -> [rows]``; ``"auto"`` picks by the output.
+        tolerance: the divergence that still counts as the same prediction.
+        seed: makes everything reproducible.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        forward: Forward | None = None,
+        divergence: str | Function = "auto",
+        tolerance: float = 0.03,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise GraphMaskError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
+        check_model(model)
+        if not isinstance(tolerance, (int, float)) or not 0 < tolerance < float("inf"):
+            raise GraphMaskError(f"Expected a finite tolerance above 0, got {tolerance!r}.")
+        self.model = model
+        self.forward = forward or batches.default_forward
+        self.divergence = Divergence(divergence)
+        self.tolerance = float(tolerance)
+        self.seed = seed
+        self.sites: tuple[Site, ...] | None = None
+        self.threshold = 0.5  #: scores above it are kept
+
+    # What a method is --------------------------------------------------------------------------------------
+
+    def look(self, messages: Messages) -> Tensor:
+        """One number per edge [E'] read off the original run; by default nothing is."""
+        return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
+
+    @abstractmethod
+    def choose(self, case: Case) -> Choice:
+        """Scores and hard choices for every edge and site of a batch."""
+
+    def check_ready(self, allow_infeasible: bool) -> None:
+        """Raise if this method cannot explain yet; most can at once."""
+        return
+
+    # Explaining --------------------------------------------------------------------------------------------
+
+    def explain(self, data: Any, *, repair: bool = False, allow_infeasible: bool = False) -> Explanation:
+        """Explain one graph: the original run, the choice, and the masked run that verifies it.
+
+        Args:
+            data: one graph.
+            repair: reopen the highest-scoring dropped edges until the tolerance holds for this very graph.
+            allow_infeasible: explain although `fit` found no state within tolerance.
+        """
+        self.check_ready(allow_infeasible)
+        found = self._explain(data, repair, "the data")
+        if len(found) != 1:
+            raise GraphMaskError(f"Expected one graph, got a batch of {len(found)}. Use explain_all([batch]).")
+        return found[0]
+
+    def explain_all(
+        self, loader: Iterable[Any], *, repair: bool = False, allow_infeasible: bool = False
+    ) -> Iterator[Explanation]:
+        """Explain every graph of every batch, a batch at a time; see `explain`."""
+        batches.check_loader(loader, "the loader")
+        self.check_ready(allow_infeasible)
+        # The model is borrowed batch by batch: between two explanations it is the user's.
+        return (
+            explanation
+            for number, batch in enumerate(loader)
+            for explanation in self._explain(batch, repair, f"batch {number}")
+        )
+
+    def _explain(self, batch: Any, repair: bool, where: str) -> list[Explanation]:
+        batches.check(batch, where)
+        with guest(self.model):
+            freeze(self.model, training=False)
+            case = self._case(batch, where)
+            choice = self.choose(case)
+            with torch.no_grad():
+                masked = case.run(choice.kept, choice.baselines)
+            reopened = torch.zeros(case.split.count, dtype=torch.long)
+            if repair:
+                choice.kept, masked, reopened = case.reopen(choice.kept, choice.scores, choice.baselines, masked)
+        return self._divide(case, choice, masked, reopened)
+
+    def _case(self, batch: Any, where: str) -> Case:
+        """Run the original model."""
+        trace = record(self.model, self.forward, batch, self.sites, self.look)
+        if not bool(torch.isfinite(trace.output).all()):
+            raise GraphMaskError(
+                f"Expected finite model outputs, got NaN or infinity on {where}. Check the model on this data without "
+                "GraphMask."
+            )
+        self.sites = trace.sites
+        self.divergence.resolve(trace.output)
+        return Case(self.model, self.forward, self.divergence, self.tolerance, batch, trace)
+
+    def _divide(self, case: Case, choice: Choice, masked: Tensor, reopened: Tensor) -> list[Explanation]:
+        """One Explanation per graph of the batch."""
+        trace, split = case.trace, case.split
+        divergence, flips = case.distance(masked).clamp_min(0), case.flips(masked)  # rounding may leave -1e-11
+        edge_type = trace.edge_type if trace.edge_type is not None else batches.tensor(case.batch, "edge_type")
+        if edge_type is not None and edge_type.shape != split.edge_graph.shape:
+            edge_type = None
+        nodes = _nodes_per_graph(case)
+        baselines = [baseline.detach().clone() for baseline in choice.baselines]
+        edges, rows = _groups(split.edge_graph, split.count), _groups(split.row_graph, split.count)
+        result = []
+        for graph, (d, f, n, r) in enumerate(
+            zip(divergence.tolist(), flips.tolist(), nodes, reopened.tolist(), strict=True)
+        ):
+            e, o = edges[graph], rows[graph]
+            edge_index = trace.edge_index[:, e]
+            if split.count > 1:
+                edge_index = edge_index - split.first_node[graph]
+            result.append(
+                Explanation(
+                    edge_index=edge_index,
+                    kept=choice.kept[:, e],
+                    scores=choice.scores[:, e],
+                    carried=trace.carried[:, e],
+                    original=trace.output[o],
+                    masked=masked[o],
+                    divergence=d,
+                    flips=f,
+                    tolerance=self.tolerance,
+                    structure=trace.sites,
+                    baselines=tuple(b[graph] if b.dim() > 1 else b for b in baselines),
+                    num_nodes=n,
+                    edge_type=None if edge_type is None else edge_type[e],
+                    reopened=r,
+                    method=self.name,
+                )
+            )
+        return result
+
+
+def _groups(owner: Tensor, count: int) -> list[Any]:
+    """For each owner its positions: a slice where they are contiguous, which costs no copy."""
+    if count == 1:
+        return [slice(None)]
+    sizes = torch.bincount(owner, minlength=count)
+    ends = sizes.cumsum(0)
+    if bool((owner[1:] >= owner[:-1]).all()):
+        return [slice(end - size, end) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+    return list(owner.argsort(stable=True).split(sizes.tolist()))
+
+
+def _nodes_per_graph(case: Case) -> list[int]:
+    trace, count = case.trace, case.split.count
+    if trace.graphs is not None and trace.nodes is not None:
+        return [trace.nodes] * count
+    node_graph = batches.tensor(case.batch, "batch")
+    if node_graph is not None and node_graph.numel():
+        return torch.bincount(node_graph, minlength=count).tolist()
+    known = batches.num_nodes_of(case.batch, trace.edge_index)
+    highest = int(trace.edge_index.max()) + 1 if trace.edge_index.numel() else 0
+    return [max(known or 0, highest)]
