@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
 from graphmask.capture import effective_edges
 from graphmask.errors import GraphMaskError
@@ -181,6 +181,17 @@ def scan(loader: Iterable[Any], name: str) -> int:
             "Pass a DataLoader or a list."
         )
     return count
+
+
+def repeat(batch: Data, copies: int) -> Data | None:
+    """One graph several times side by side, as PyG batches graphs; None if PyG cannot."""
+    single = batch.clone() if isinstance(batch, Batch) else batch
+    if isinstance(single, Batch):
+        single = Data.from_dict({key: value for key, value in single.to_dict().items() if key not in {"batch", "ptr"}})
+    try:
+        return Batch.from_data_list([single] * copies)
+    except (RuntimeError, ValueError, TypeError):
+        return None
 
 
 @dataclass

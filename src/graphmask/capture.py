@@ -59,6 +59,7 @@ class Messages:
     num_relations: int = 0  #: what the layer says of itself
     lifted: tuple[Tensor, Tensor | None] | None = None  #: (x [N, D], weight [E']) if the message may be weight * x_j
     matrix: MatrixCall | None = None  #: the adjacency-matrix form of the same
+    attention: Tensor | None = None  #: [E', ...] what the layer itself weighs messages by: attention or a gate
     fresh: bool = False  #: made for this call alone and nobody else's: may be overwritten
 
     def is_lifted(self) -> bool:
@@ -219,6 +220,9 @@ class Tap:
                 continue
             if not isinstance(extra, nn.Parameter):  # the layer's, though it may happen to have E' rows
                 _add_extra(messages, key, extra)
+        attention = kwargs.get("alpha", getattr(layer, "_alpha", None))
+        if isinstance(attention, Tensor) and attention.dim() and attention.shape[0] == count:
+            messages.attention = attention.detach()
         messages.lifted = _lifted(messages, layer, kwargs, propagated)
         messages.fresh = _fresh(value, layer, kwargs)
         answer = self.visit(messages)
@@ -244,6 +248,8 @@ class Tap:
         for key, extra in extras.items():
             if extra is not None:
                 _add_extra(messages, key, extra)
+        gate = extras.get("gate")
+        messages.attention = None if gate is None else gate.detach()
         answer = self.visit(messages)
         return value if answer is None else replace(messages, *answer)
 

@@ -142,6 +142,30 @@ class Divergence:
             )
         return value
 
+    @property
+    def has_classes(self) -> bool:
+        """Is there a prediction that could change? Not so for regressions."""
+        return self.name not in {"mse", "gaussian"}
+
+    def support(self, original: Tensor, output: Tensor) -> Tensor:
+        """[rows] how much ``output`` speaks for what the original predicts; for a regression, its value."""
+        if self.name == "bernoulli" or (self.has_classes and (original.dim() < 2 or original.shape[-1] < 2)):
+            value = torch.where(self.logits(original) > 0, output, -output)
+        elif self.has_classes:
+            value = output.gather(-1, original.argmax(-1, keepdim=True))
+        else:
+            value = output
+        return value.flatten(1).sum(1) if value.dim() > 1 else value
+
+    def own_loss(self, original: Tensor, masked: Tensor) -> Tensor:
+        """[rows] loss against the original's own hard prediction; where there is none, the divergence."""
+        if self.name in _CATEGORICAL:
+            return cross_entropy(self.logits(original), self.logits(masked))
+        if self.name == "bernoulli":
+            loss = F.softplus(torch.where(self.logits(original) > 0, -1.0, 1.0) * self.logits(masked))
+            return loss.flatten(1).sum(1) if loss.dim() > 1 else loss
+        return self(original, masked)
+
     def flips(self, original: Tensor, masked: Tensor) -> Tensor:
         """Per row: did the prediction change? Regressions have no prediction to change."""
         if self.name in {"mse", "gaussian"}:

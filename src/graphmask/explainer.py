@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from graphmask import batches, checkpoint, hard_concrete, storage
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site
-from graphmask.case import Case
+from graphmask.case import Case, Choice
 from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import scores_of
 from graphmask.gates import SiteSpec
 from graphmask.guest import freeze, guest
-from graphmask.method import Choice, Method
+from graphmask.method import Method
 from graphmask.probe import Probe
 from graphmask.progress import Progress
 from graphmask.training import RECIPES, History, Recipe, Training, run

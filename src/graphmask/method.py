@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -13,21 +12,12 @@ from torch import Tensor, nn
 from graphmask import batches
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site, check_model
-from graphmask.case import Case
+from graphmask.case import Case, Choice
 from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.guest import freeze, guest
 from graphmask.trace import record
-
-
-@dataclass
-class Choice:
-    """What a method says about a batch, before it is verified."""
-
-    scores: Tensor  #: float [L, E], higher means more needed
-    kept: Tensor  #: bool [L, E]
-    baselines: Sequence[Tensor]  #: per site what replaces a dropped message, [D] or, one per graph, [G, D]
 
 
 class Method(ABC):
@@ -44,6 +34,7 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
+    threshold: float = 0.5  #: scores above it are kept, by methods whose scores need one
 
     def __init__(
         self,
@@ -64,7 +55,6 @@ class Method(ABC):
         self.tolerance = float(tolerance)
         self.seed = seed
         self.sites: tuple[Site, ...] | None = None
-        self.threshold = 0.5  #: scores above it are kept
 
     # What a method is --------------------------------------------------------------------------------------
 

@@ -68,8 +68,19 @@ class Probe(nn.Module):
 
     @classmethod
     @torch.no_grad()
-    def discover(cls, model: nn.Module, forward: Forward, batch: Any, hidden: int, seed: int) -> tuple[Probe, Tensor]:
-        """Find the sites by running the model once; take the scale of everything from its messages."""
+    def discover(
+        cls,
+        model: nn.Module,
+        forward: Forward,
+        batch: Any,
+        hidden: int,
+        seed: int,
+        sees: Callable[[SiteSpec], SiteSpec] = lambda spec: spec,
+    ) -> tuple[Probe, Tensor]:
+        """Find the sites by running the model once; take the scale of everything from its messages.
+
+        ``sees`` may narrow what the gates look at.
+        """
         found: dict[int, list[Messages]] = {}
 
         def visit(messages: Messages) -> None:
@@ -79,7 +90,7 @@ class Probe(nn.Module):
             output = batches.call(forward, model, batch)
         if not state.sites:
             raise no_messages()
-        probe = cls(tuple(state.sites), [SiteSpec.of(found[site]) for site in sorted(found)], hidden, seed)
+        probe = cls(tuple(state.sites), [sees(SiteSpec.of(found[site])) for site in sorted(found)], hidden, seed)
         probe.to(output.device)
         for site, pieces in found.items():
             probe.gate(site).standardise(pieces)

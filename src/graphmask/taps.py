@@ -26,6 +26,7 @@ class MessageTap(nn.Module):
         nodes: ``[N, d]`` states the messages were made from, or a pair (senders', receivers').
         edge_type: ``[E]`` relation, if the message alone does not tell it.
         edge_attr: ``[E, k]`` or ``[E]`` anything else the layer knows of an edge.
+        gate: ``[E]`` or ``[E, H]`` what the layer has weighed the messages by: attention, or a gate of its own.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class MessageTap(nn.Module):
         *,
         edge_type: Tensor | None = None,
         edge_attr: Tensor | None = None,
+        gate: Tensor | None = None,
     ) -> Tensor:
         if edge_index.dim() != 2 or edge_index.shape[0] != 2 or messages.shape[0] != edge_index.shape[1]:
             raise GraphMaskError(
@@ -48,7 +50,7 @@ class MessageTap(nn.Module):
             )
         if self.handler is None:
             return messages
-        return self.handler(messages, edge_index, nodes, {"edge_type": edge_type, "edge_attr": edge_attr})
+        return self.handler(messages, edge_index, nodes, {"edge_type": edge_type, "edge_attr": edge_attr, "gate": gate})
 
 
 @dataclass

@@ -1,0 +1,104 @@
+"""What the soft amortised methods share: a network per site trained over a data set."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor, nn
+
+from graphmask import batches
+from graphmask.capture import Messages
+from graphmask.errors import GraphMaskError
+from graphmask.gates import SiteSpec
+from graphmask.guest import freeze, guest
+from graphmask.method import Method
+from graphmask.probe import Probe
+
+
+class Amortised(Method):
+    """A gate network per site, trained by `loss` on every batch.
+
+    Args:
+        steps: at least, in whole epochs.
+        learning_rate: of Adam.
+        hidden: width of the networks.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *args: Any,
+        steps: int = 1000,
+        learning_rate: float = 3e-3,
+        hidden: int = 32,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, *args, **kwargs)
+        self.steps, self.learning_rate, self.hidden = steps, learning_rate, hidden
+        self.probe: Probe | None = None
+
+    def fit(
+        self,
+        loader: Iterable[Any],
+        validation: Iterable[Any] | None = None,
+        *,
+        epochs: int | None = None,
+        progress: bool = True,
+    ) -> None:
+        """Train on batches of graphs; ``validation`` is not needed."""
+        with guest(self.model):
+            count = batches.scan(loader, "the loader")
+            epochs = epochs or -(-self.steps // count)
+            freeze(self.model, training=False)
+            torch.manual_seed(self.seed)
+            with torch.no_grad():
+                probe, output = self._discover(loader)
+            self.divergence.resolve(output)
+            self.prepare(probe, loader)
+            optimiser = torch.optim.Adam(probe.gates.parameters(), lr=self.learning_rate)
+            freeze(self.model, training=True)
+            with Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
+                task = bar.add_task(self.name, total=epochs * count)
+                step = 0
+                for _ in range(epochs):
+                    for batch in loader:
+                        loss = self.loss(probe, batch, step / (epochs * count))
+                        optimiser.zero_grad()
+                        if loss.requires_grad:
+                            loss.backward()
+                            optimiser.step()
+                        step += 1
+                        bar.update(task, advance=1)
+        self.probe, self.sites = probe, probe.sites
+
+    def _discover(self, loader: Iterable[Any]) -> tuple[Probe, Tensor]:
+        for batch in loader:
+            edge_index = batches.edge_index_of(batch)
+            if edge_index is None or edge_index.shape[1]:
+                return Probe.discover(self.model, self.forward, batch, self.hidden, self.seed, self.sees)
+        raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
+
+    def sees(self, spec: SiteSpec) -> SiteSpec:
+        """What the networks may look at; by default all that GraphMask's gates see."""
+        return spec
+
+    @abstractmethod
+    def prepare(self, probe: Probe, loader: Iterable[Any]) -> None:
+        """Take from the data what training needs."""
+
+    @abstractmethod
+    def loss(self, probe: Probe, batch: Any, progress: float) -> Tensor:
+        """One batch's loss; ``progress`` goes from 0 to 1."""
+
+    def look(self, messages: Messages) -> Tensor:
+        assert self.probe is not None
+        return self.probe.gate(messages.site)(messages)
+
+    def check_ready(self, allow_infeasible: bool) -> None:
+        if self.probe is None:
+            raise GraphMaskError(f"Expected a fitted {type(self).__name__}. Call fit(loader) first.")

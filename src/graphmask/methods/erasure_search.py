@@ -1,0 +1,114 @@
+"""Erasure search (Li, Monroe and Jurafsky 2016): the most messages that can be erased without changing the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor, nn
+
+from graphmask.case import Case, Choice
+from graphmask.method import Method
+
+
+class ErasureSearch(Method):
+    """Search, for every graph anew, the smallest set of messages with which the model answers as before.
+
+    With few messages all subsets are tried, the smallest first, so the answer is exact. Otherwise messages are
+    erased greedily, at each turn the one whose loss moves the output least. It knows the answer while it searches
+    (hindsight): one lucky message may be enough.
+
+    Args:
+        budget: masked runs of each graph. All subsets are tried where they are no more than that; a greedy search
+            that would need more erases several messages at a turn.
+        progress: show a progress bar.
+    """
+
+    name = "erasure_search"
+
+    def __init__(self, model: nn.Module, *args: Any, budget: int = 5000, progress: bool = False, **kwargs: Any) -> None:
+        super().__init__(model, *args, **kwargs)
+        self.budget, self.progress = budget, progress
+
+    @torch.no_grad()
+    def choose(self, case: Case) -> Choice:
+        carried = case.trace.carried
+        count = case.gates_per_graph(carried)
+        small = count <= self.budget.bit_length() - 1
+        with Progress(console=Console(stderr=True), disable=not self.progress, transient=True) as bar:
+            kept = self._exact(case, count, small, bar)
+            kept = self._greedy(case, kept, ~small, bar)
+        return Choice(kept.to(case.trace.output.dtype), kept, case.zeros())
+
+    def accepts(self, case: Case, output: Tensor) -> Tensor:
+        """[G] is the answer the same? Where there is no class to change: is it within tolerance?"""
+        if self.divergence.has_classes:
+            return case.flips(output) == 0
+        return case.distance(output) <= self.tolerance
+
+    def _exact(self, case: Case, count: Tensor, small: Tensor, bar: Progress) -> Tensor:
+        """All subsets of each small graph, by size; the first that is accepted stays."""
+        carried, owner = case.trace.carried, case.split.edge_graph
+        place = case.gate_rank(carried)
+        largest = int(count[small].max()) if bool(small.any()) else 0
+        codes = _subsets_by_size(largest).to(count.device)  # [n, 2^n]: the t-th subset of n messages, as bits
+        answer = torch.zeros_like(count)
+        open_ = small.clone()
+        task = bar.add_task("subsets", total=codes.shape[1])
+        for turns in case.in_turns(codes.shape[1]):
+            tried = codes[count.clamp_max(largest)][:, turns].t()  # [K, G]
+            gates = ((tried[:, None, owner] >> place.clamp(0, 62)) & 1).bool() & carried
+            for output, code in zip(case.run_many(gates, case.zeros()), tried, strict=True):
+                found = open_ & (code >= 0) & self.accepts(case, output)
+                answer = torch.where(found, code, answer)
+                open_ &= ~found
+            bar.update(task, advance=len(turns))
+            if not bool(open_.any()):
+                break
+        # Everything kept is the last subset, and always accepted.
+        kept = ((answer[owner] >> place.clamp(0, 62)) & 1).bool() & carried
+        return torch.where(small[owner], kept, carried)
+
+    def _greedy(self, case: Case, kept: Tensor, large: Tensor, bar: Progress) -> Tensor:
+        """Erase the message that matters least, again and again, while the answer stays."""
+        owner = case.split.edge_graph
+        active = large.clone()
+        most = int(case.gates_per_graph(kept)[large].max()) if bool(large.any()) else 0
+        at_once = -(-most * (most + 1) // (2 * self.budget)) if most else 1
+        task = bar.add_task("greedy", total=most)
+        while bool(active.any()):
+            candidates = kept & active[owner]
+            place = case.gate_rank(candidates)
+            cost = torch.full_like(case.trace.values, torch.inf)
+            for turns in case.in_turns(int(place.max()) + 1 if bool(candidates.any()) else 0):
+                hit = candidates & (place == turns[:, None, None])
+                for output, dropped in zip(case.run_many(kept & ~hit, case.zeros()), hit, strict=True):
+                    moved = torch.where(self.accepts(case, output), case.distance(output), torch.inf)
+                    cost = torch.where(dropped, moved[owner], cost)
+            order = case.gate_order(cost, candidates)
+            free = candidates & (cost < torch.inf)
+            several = kept & ~(free & (order < at_once))
+            single = kept & ~(free & (order < 1))
+            if at_once > 1:  # together they may matter though none does alone
+                fine = self.accepts(case, case.run(several, case.zeros()))
+                several = torch.where(fine[owner], several, single)
+            else:
+                several = single
+            active &= case.gates_per_graph(free) > 0
+            kept = several
+            bar.update(task, advance=at_once)
+        return kept
+
+
+def _subsets_by_size(largest: int) -> Tensor:
+    """[largest + 1, 2^largest]: row n has all subsets of n things as bits, the smallest first, then -1."""
+    codes = torch.arange(1 << largest)
+    size = sum((codes >> bit) & 1 for bit in range(largest)) if largest else torch.zeros_like(codes)
+    order = torch.as_tensor(size).argsort(stable=True)
+    rows = torch.full((largest + 1, len(codes)), -1)
+    for n in range(largest + 1):
+        mine = order[order < (1 << n)]
+        rows[n, : len(mine)] = mine
+    return rows
