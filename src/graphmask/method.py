@@ -34,7 +34,8 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    threshold: float = 0.5  #: scores above it are kept, by methods whose scores need one
+    soft: ClassVar[bool] = False  #: hard choices come from a threshold on the scores
+    threshold: float = 0.5  #: of a soft method
 
     def __init__(
         self,
@@ -65,6 +66,16 @@ class Method(ABC):
     @abstractmethod
     def choose(self, case: Case) -> Choice:
         """Scores and hard choices for every edge and site of a batch."""
+
+    @classmethod
+    def why_not(cls, model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
+        """Why this method does not apply to a model; None if it does."""
+        return None
+
+    def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> Any:
+        """Learn from data what explaining needs; most methods need nothing."""
+        with guest(self.model):
+            batches.scan(loader, "the loader")
 
     def check_ready(self, allow_infeasible: bool) -> None:
         """Raise if this method cannot explain yet; most can at once."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -59,3 +61,19 @@ class Progress:
             f"{'' if epoch.feasible else ' (not yet within tolerance)'}",
             soft_wrap=True,
         )
+
+
+@contextmanager
+def steps(total: int, *, enabled: bool) -> Iterator[Callable[[str], None]]:
+    """A bar for a known number of named steps; call what it gives when a step begins."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), disable=not enabled, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        begun = 0
+
+        def begin(what: str) -> None:
+            nonlocal begun
+            bar.update(task, description=what, completed=begun)
+            begun += 1
+
+        yield begin

@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from graphmask.cli import bench, demo, run
+from graphmask.cli import bench, compare, demo, run
 from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
+app.command("compare")(compare.compare)
 app.add_typer(bench.app, name="bench")
 
 

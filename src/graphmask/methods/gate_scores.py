@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphmask import batches
+from graphmask.batches import Forward
 from graphmask.capture import Messages
 from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
@@ -30,13 +31,28 @@ class GateScores(Method):
         super().__init__(*args, **kwargs)
         self.cuts: Tensor | None = None  #: [L, 1] mean less one standard deviation
 
+    @classmethod
+    def why_not(cls, model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
+        without: list[int] = []
+
+        def look(messages: Messages) -> Tensor:
+            if messages.attention is None:
+                without.append(messages.site)
+            return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
+
+        with guest(model):
+            freeze(model, training=False)
+            sites = record(model, forward or batches.default_forward, batch, None, look).sites
+        if not without:
+            return None
+        return (
+            f"Expected attention weights or message gates at every site, found none at {sites[without[0]].name!r}. "
+            "gate_scores applies to layers such as GATConv, and to a MessageTap that is told: tap(..., gate=...)."
+        )
+
     def look(self, messages: Messages) -> Tensor:
-        if messages.attention is None:
-            raise GraphMaskError(
-                f"Expected attention weights or message gates at site {messages.site}, found none: gate_scores applies "
-                "to layers such as GATConv, or to a MessageTap that is told the gate (tap(..., gate=...))."
-            )
-        return messages.attention.flatten(1).mean(1)
+        assert messages.attention is not None
+        return messages.attention.flatten(1).mean(1) if messages.attention.dim() > 1 else messages.attention
 
     def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> None:
         """Take mean and standard deviation of every site's scores over the data."""
@@ -44,7 +60,9 @@ class GateScores(Method):
             freeze(self.model, training=False)
             batches.check_loader(loader, "the loader")
             for first in loader:  # a model without scores must say so before the whole loader is read
-                record(self.model, self.forward, first, self.sites, self.look)
+                reason = self.why_not(self.model, first, self.forward)
+                if reason:
+                    raise GraphMaskError(reason)
                 break
             batches.scan(loader, "the loader")
             moments: Tensor | None = None

@@ -27,6 +27,7 @@ class GNNExplainer(Method):
     """
 
     name = "gnn_explainer"
+    soft = True
 
     def __init__(
         self,

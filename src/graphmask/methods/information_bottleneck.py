@@ -32,6 +32,7 @@ class InformationBottleneck(Amortised):
     """
 
     name = "information_bottleneck"
+    soft = True
 
     def __init__(self, model: nn.Module, *args: Any, beta: float = 0.1, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)

@@ -25,6 +25,7 @@ class IntegratedGradients(Method):
     """
 
     name = "integrated_gradients"
+    soft = True
     threshold = 0.1
 
     def __init__(self, model: nn.Module, *args: Any, steps: int = 50, **kwargs: Any) -> None:

@@ -15,6 +15,7 @@ class Occlusion(Method):
     """
 
     name = "occlusion"
+    soft = True
     threshold = 0.1
 
     @torch.no_grad()

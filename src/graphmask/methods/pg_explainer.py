@@ -34,12 +34,13 @@ class PGExplainer(Amortised):
     """
 
     name = "pg_explainer"
+    soft = True
 
     def __init__(
         self,
         model: nn.Module,
         *args: Any,
-        size: float = 0.5,
+        size: float = 0.3,
         entropy: float = 0.1,
         temperature: tuple[float, float] = (5.0, 1.0),
         **kwargs: Any,

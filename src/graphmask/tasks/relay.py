@@ -146,9 +146,14 @@ class RelayModel(nn.Module):
         return self.readout(state[first_nodes(batch)])
 
 
+def make(*, seed: int, config: RelayConfig = DEFAULT) -> RelayModel:
+    """An untrained model."""
+    return build(lambda: RelayModel(config), seed)
+
+
 def train(*, seed: int, graphs: int = 300_000, config: RelayConfig = DEFAULT) -> tuple[RelayModel, float]:
     """A trained model in eval mode and its accuracy on 5,000 fresh graphs."""
-    model = build(lambda: RelayModel(config), seed)
+    model = make(seed=seed, config=config)
     score = fit(
         model,
         lambda count, seed: generate(count, seed=seed, config=config),

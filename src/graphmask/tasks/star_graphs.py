@@ -98,9 +98,14 @@ class StarModel(nn.Module):
         return self.readout(state[first_nodes(batch)])
 
 
+def make(*, seed: int, config: StarConfig = DEFAULT) -> StarModel:
+    """An untrained model."""
+    return build(lambda: StarModel(config), seed)
+
+
 def train(*, seed: int, graphs: int = 400_000, config: StarConfig = DEFAULT) -> tuple[StarModel, float]:
     """A trained model in eval mode and its accuracy on 5,000 fresh graphs (1.0 for all seeds tried)."""
-    model = build(lambda: StarModel(config), seed)
+    model = make(seed=seed, config=config)
     score = fit(
         model,
         lambda count, seed: generate(count, seed=seed, config=config),

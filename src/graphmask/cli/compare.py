@@ -1,0 +1,48 @@
+"""`graphmask compare TASK`: all methods on one task, in one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphmask import methods, tasks
+from graphmask.cli.common import Json, Out, console, show, write_json
+from graphmask.storage import write_bytes
+
+
+def compare(
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(tasks.TASKS)}.")],
+    names: Annotated[
+        str, typer.Option("--methods", help=f"Separated by commas; all by default: {', '.join(methods.METHODS)}.")
+    ] = "",
+    seeds: Annotated[int, typer.Option(help="Models, fits and graphs are new for every seed.")] = 5,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    out: Out = Path("out/compare"),
+    json: Json = None,
+) -> None:
+    """Compare methods with the known answer, by what they do to the model, and by their cost."""
+    from graphmask.bench.compare import HEADER, markdown, measure, rows
+    from graphmask.report.figures import comparison, side_by_side
+
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    figures, examples, graphs = measure(task, wanted, range(seed, seed + seeds))
+    show(f"{task}, {seeds} seed(s): per cent, mean ± standard deviation", HEADER, rows(figures))
+    for name, reason in figures["not_applicable"].items():
+        console.print(f"{name} does not apply: {reason}", highlight=False)
+    table = out / f"{task}.md"
+    write_bytes(table, markdown(figures).encode())
+    # Where much must be kept there is more to see.
+    best = max(range(len(graphs)), key=lambda number: int(graphs[number].gold.sum()))
+    nodes, edges, notes = tasks.get(task).describe(graphs[best])
+    picture = side_by_side(
+        out / f"{task}_example.png",
+        {name: found[best] for name, found in examples.items()},
+        colours=edges,
+        nodes=nodes,
+        question=" ".join(notes),
+    )
+    chart = comparison(out / f"{task}_methods.png", figures)
+    console.print(f"table: {table}\none graph, method by method: {picture}\nchart: {chart}", highlight=False)
+    write_json(json, figures)

@@ -1,0 +1,36 @@
+"""The examples run, and show what they say they show."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_implementation_invariance(capsys: pytest.CaptureFixture[str]) -> None:
+    result = runpy.run_path(str(EXAMPLES / "implementation_invariance.py"))["main"](seed=0)
+
+    assert result["difference"] < 1e-6
+
+    # Sundararajan et al. (2017), figure 7; a message's relevance is its half of t1's or t2's.
+    assert result["lrp"]["f"] == pytest.approx((1.5, -0.5), abs=1e-5)
+    assert result["lrp"]["g"] == pytest.approx((2.0, -1.0), abs=1e-5)
+    assert result["edge_relevance"]["f"] == pytest.approx([0.75, 0.75, -0.25, -0.25, 0, 0, 0, 0], abs=1e-5)
+    assert result["edge_relevance"]["g"] == pytest.approx([1.0, 1.0, -0.5, -0.5, 0, 0, 0, 0], abs=1e-5)
+    # With biases that absorb relevance LRP is gradient times input, which is implementation invariant.
+    assert result["lrp_with_bias"]["f"] == pytest.approx((3.0, -1.0), abs=1e-5)
+    assert result["lrp_with_bias"]["g"] == pytest.approx((3.0, -1.0), abs=1e-5)
+
+    assert result["feasible"] == {"f": True, "g": True}
+    assert result["identical"] == 1.0
+    for name in "fg":
+        assert result["figure_kept"][name] == [True] * 4 + [False] * 4
+        assert result["correct"][name] >= 0.95
+        assert result["divergence"][name] <= 0.01
+
+    printed = capsys.readouterr().out
+    assert printed.count("kept      kept") == 4
+    assert printed.count("dropped   dropped") == 4
