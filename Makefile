@@ -16,7 +16,7 @@ test: $(VENV)/installed-dev lint
 	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/installed-dev
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff check src tests examples
 	$(BIN)/mypy
 
 $(VENV)/pip:

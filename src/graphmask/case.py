@@ -69,6 +69,8 @@ class Case:
     def run(self, gates: Tensor, baselines: Sequence[Tensor]) -> Tensor:
         """The masked model's output, with gradients to gates and baselines if they are wanted."""
         trace, graph = self.trace, self.split.edge_graph if any(b.dim() > 1 for b in baselines) else None
+        if graph is not None and not graph.numel():  # a layer's own self-loops belong to no edge's graph
+            baselines, graph = [b[0] if b.dim() > 1 else b for b in baselines], None
         return masking.run(
             self.model, self.forward, self.batch, trace.edge_map, trace.sites, gates, baselines, graph_of_edge=graph
         )

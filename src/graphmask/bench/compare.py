@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,8 +90,9 @@ def measure(
         "seeds": list(seeds),
         "graphs": {"fit": FIT, "threshold": THRESHOLD, "test": TEST},
         "methods": {name: _summary(found) for name, found in runs.items()},
-        "not_applicable": unfit,
     }
+    blank = dict.fromkeys(next(iter(result["methods"].values())))
+    result["methods"] |= {name: {**blank, "not_applicable": reason} for name, reason in unfit.items()}
     for name, (precision, recall, f1) in PAPER.get(task_name, {}).items():
         if name in runs:
             result["methods"][name]["paper"] = {"precision": precision, "recall": recall, "f1": f1}
@@ -155,39 +156,68 @@ def _deviation(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-HEADER = [
-    "method", "precision", "recall", "F1", "paper's F1", "F1 per layer", "retained", "divergence", "flips",
-    "share of kept per layer", "ms each, batched", "ms each, alone", "times GraphMask, alone", "fit s",
-]  # fmt: skip
+Table = tuple[str, list[str], list[list[str]]]
 
 
-def rows(figures: dict[str, Any]) -> list[list[str]]:
-    found = figures["methods"]
-    reference = found.get("graphmask", {}).get("ms_alone")
-    table = []
-    for name, f in found.items():
-        table.append(
-            [
-                name,
-                *(f"{f[key]:.1f} ± {f[f'{key}_std']:.1f}" for key in ("precision", "recall", "f1")),
-                f"{f['paper']['f1']:.1f}" if "paper" in f else "",
-                " / ".join(f"{value:.1f}" for value in f["f1_per_site"]),
-                f"{f['retained']:.1%}",
-                f"{f['divergence']:.3f}",
-                f"{f['flips']:.1%}",
-                " / ".join(f"{value:.0%}" for value in f["layer_share"]),
-                f"{f['ms_per_explanation']:.2f}",
-                f"{f['ms_alone']:.1f}",
-                f"{f['ms_alone'] / reference:.1f}" if reference else "",
-                f"{f['fit_seconds']:.1f}",
-            ]
-        )
-    return table
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """Title, header and rows: agreement with gold, what the choices do to the model, cost."""
+    found = {name: f for name, f in figures["methods"].items() if "not_applicable" not in f}
+
+    def rows(*columns: Callable[[dict[str, Any]], str]) -> list[list[str]]:
+        return [[name, *(column(f) for column in columns)] for name, f in found.items()]
+
+    def spread(key: str, digits: int = 1) -> Callable[[dict[str, Any]], str]:
+        return lambda f: f"{f[key]:.{digits}f} ± {f[f'{key}_std']:.{digits}f}"
+
+    def times_graphmask(f: dict[str, Any]) -> str:
+        return f"{f['ms_alone'] / found['graphmask']['ms_alone']:,.1f}" if "graphmask" in found else ""
+
+    return [
+        (
+            "kept edges against the known answer, per cent",
+            ["method", "precision", "recall", "F1", "F1 in the paper", "F1 per layer", "threshold"],
+            rows(
+                spread("precision"),
+                spread("recall"),
+                spread("f1"),
+                lambda f: f"{f['paper']['f1']:.1f}" if "paper" in f else "",
+                lambda f: " / ".join(f"{value:.1f}" for value in f["f1_per_site"]),
+                lambda f: f"{f['threshold']:.2f}" if "threshold" in f else "",
+            ),
+        ),
+        (
+            "the model without what was dropped",
+            ["method", "retained", "divergence", "answers changed", "share of the kept per layer"],
+            rows(
+                lambda f: f"{f['retained']:.1%}",
+                spread("divergence", 3),
+                lambda f: f"{f['flips']:.1%}",
+                lambda f: " / ".join(f"{value:.0%}" for value in f["layer_share"]),
+            ),
+        ),
+        (
+            "cost on one thread",
+            ["method", "fit, s", "ms per explanation, in batches", "one graph alone", "alone, times GraphMask"],
+            rows(
+                lambda f: f"{f['fit_seconds']:.1f}",
+                lambda f: f"{f['ms_per_explanation']:.2f}",
+                lambda f: f"{f['ms_alone']:.1f}",
+                times_graphmask,
+            ),
+        ),
+    ]
 
 
 def markdown(figures: dict[str, Any]) -> str:
-    lines = [HEADER, ["---"] * len(HEADER), *rows(figures)]
-    notes = "".join(f"\n{name} does not apply: {reason}\n" for name, reason in figures["not_applicable"].items())
     seeds = ", ".join(map(str, figures["seeds"]))
-    head = f"{figures['task']}, seeds {seeds}; mean ± standard deviation over seeds.\n\n"
-    return head + "".join(f"| {' | '.join(line)} |\n" for line in lines) + notes
+    parts = [f"{figures['task']}, seeds {seeds}; mean ± standard deviation over seeds.\n"]
+    for title, header, body in tables(figures):
+        lines = [header, ["---"] * len(header), *body]
+        parts.append(f"\n{title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines))
+    return "".join(parts) + "".join(f"\n{line}\n" for line in not_applicable(figures))
+
+
+def not_applicable(figures: dict[str, Any]) -> list[str]:
+    """A line for every method that says nothing about this model."""
+    left_out = {name: f["not_applicable"] for name, f in figures["methods"].items() if "not_applicable" in f}
+    return [f"{name} does not apply. {reason}" for name, reason in left_out.items()]

@@ -23,24 +23,24 @@ def compare(
     json: Json = None,
 ) -> None:
     """Compare methods with the known answer, by what they do to the model, and by their cost."""
-    from graphmask.bench.compare import HEADER, markdown, measure, rows
+    from graphmask.bench.compare import markdown, measure, not_applicable, tables
     from graphmask.report.figures import comparison, side_by_side
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     figures, examples, graphs = measure(task, wanted, range(seed, seed + seeds))
-    show(f"{task}, {seeds} seed(s): per cent, mean ± standard deviation", HEADER, rows(figures))
-    for name, reason in figures["not_applicable"].items():
-        console.print(f"{name} does not apply: {reason}", highlight=False)
+    for title, header, rows in tables(figures):
+        show(f"{task}, {seeds} seed(s): {title}", header, rows)
+    for line in not_applicable(figures):
+        console.print(line, highlight=False)
     table = out / f"{task}.md"
     write_bytes(table, markdown(figures).encode())
     # Where much must be kept there is more to see.
     best = max(range(len(graphs)), key=lambda number: int(graphs[number].gold.sum()))
-    nodes, edges, notes = tasks.get(task).describe(graphs[best])
+    _, edges, notes = tasks.get(task).describe(graphs[best])
     picture = side_by_side(
         out / f"{task}_example.png",
         {name: found[best] for name, found in examples.items()},
         colours=edges,
-        nodes=nodes,
         question=" ".join(notes),
     )
     chart = comparison(out / f"{task}_methods.png", figures)

@@ -75,9 +75,9 @@ class ErasureSearch(Method):
         """Erase the message that matters least, again and again, while the answer stays."""
         owner = case.split.edge_graph
         active = large.clone()
-        most = int(case.gates_per_graph(kept)[large].max()) if bool(large.any()) else 0
-        at_once = -(-most * (most + 1) // (2 * self.budget)) if most else 1
-        task = bar.add_task("greedy", total=most)
+        count = case.gates_per_graph(kept) * large
+        at_once = -(-count * (count + 1) // (2 * self.budget))  # by the graph's own size, whatever batch it is in
+        task = bar.add_task("greedy", total=int(count.max()))
         while bool(active.any()):
             candidates = kept & active[owner]
             place = case.gate_rank(candidates)
@@ -89,16 +89,16 @@ class ErasureSearch(Method):
                     cost = torch.where(dropped, moved[owner], cost)
             order = case.gate_order(cost, candidates)
             free = candidates & (cost < torch.inf)
-            several = kept & ~(free & (order < at_once))
+            several = kept & ~(free & (order < at_once[owner]))
             single = kept & ~(free & (order < 1))
-            if at_once > 1:  # together they may matter though none does alone
+            if bool((at_once > 1).any()):  # together they may matter though none does alone
                 fine = self.accepts(case, case.run(several, case.zeros()))
                 several = torch.where(fine[owner], several, single)
             else:
                 several = single
             active &= case.gates_per_graph(free) > 0
             kept = several
-            bar.update(task, advance=at_once)
+            bar.update(task, advance=int(at_once.max()))
         return kept
 
 

@@ -52,7 +52,8 @@ class GateScores(Method):
 
     def look(self, messages: Messages) -> Tensor:
         assert messages.attention is not None
-        return messages.attention.flatten(1).mean(1) if messages.attention.dim() > 1 else messages.attention
+        scores = messages.attention.float()
+        return scores.flatten(1).mean(1) if scores.dim() > 1 else scores
 
     def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> None:
         """Take mean and standard deviation of every site's scores over the data."""
@@ -60,6 +61,7 @@ class GateScores(Method):
             freeze(self.model, training=False)
             batches.check_loader(loader, "the loader")
             for first in loader:  # a model without scores must say so before the whole loader is read
+                batches.check(first, "batch 0 of the loader")
                 reason = self.why_not(self.model, first, self.forward)
                 if reason:
                     raise GraphMaskError(reason)

@@ -43,6 +43,7 @@ class InformationBottleneck(Amortised):
     @torch.no_grad()
     def prepare(self, probe: Probe, loader: Iterable[Any]) -> None:
         """Mean and standard deviation of every component of every site's messages, over all the data."""
+        self.generator = torch.Generator().manual_seed(self.seed)
         moments = [torch.zeros(3, spec.message, dtype=torch.double) for spec in probe.specs]
 
         def visit(messages: Messages) -> None:
@@ -74,7 +75,7 @@ class InformationBottleneck(Amortised):
 
         def noisy(messages: Messages) -> tuple[Tensor, Tensor]:
             mean, deviation = self.means[messages.site], self.deviations[messages.site]
-            noise = mean + deviation * torch.randn(len(messages.source), len(mean))
+            noise = mean + deviation * torch.randn(len(messages.source), len(mean), generator=self.generator)
             return shares[messages.site, messages.piece], noise
 
         edge_index = batches.edge_index_of(batch)

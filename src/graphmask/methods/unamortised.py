@@ -44,9 +44,10 @@ class Unamortised(Method):
         carried, owner = case.trace.carried, case.split.edge_graph
         share = carried / case.gates_per_graph(carried).clamp_min(1)[owner]
         location = nn.Parameter(INITIAL_LOCATION + 0.1 * case.normal(self.seed))
-        baselines = [nn.Parameter(zero.expand(case.split.count, -1).clone()) for zero in case.zeros()]
+        baselines = case.zeros()
         groups: list[dict[str, Any]] = [{"params": [location]}]
         if self.free_baselines:
+            baselines = [nn.Parameter(zero.expand(case.split.count, -1).clone()) for zero in baselines]
             groups.append({"params": baselines, "lr": self.learning_rate / 10})
         optimiser = torch.optim.Adam(groups, lr=self.learning_rate)
         multiplier = torch.ones(case.split.count, device=owner.device)
@@ -56,7 +57,7 @@ class Unamortised(Method):
             with torch.enable_grad():
                 soft = torch.sigmoid(location)
                 hard = (location > 0) & carried
-                z = (hard + soft - soft.detach()) * carried
+                z = (hard + (soft - soft.detach())) * carried  # in this order: exactly 0 or 1
                 distance = case.distance(case.run(z, baselines))
                 loss = (case.sum_per_graph(soft * share) + multiplier * distance) / (1 + multiplier)
                 optimiser.zero_grad()
@@ -65,8 +66,9 @@ class Unamortised(Method):
                 count = case.gates_per_graph(hard)
                 better = (distance <= self.tolerance) & (count < fewest)
                 best, fewest = torch.where(better[owner], hard, best), torch.where(better, count, fewest)
-                for found, baseline in zip(best_baselines, baselines, strict=True):
-                    found[better] = baseline[better]
+                if self.free_baselines:
+                    for found, baseline in zip(best_baselines, baselines, strict=True):
+                        found[better] = baseline[better]
                 optimiser.step()
                 location.clamp_(-LIMIT, LIMIT)
                 error = ((distance - self.tolerance) / self.tolerance).clamp(-1, 3)

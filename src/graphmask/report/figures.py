@@ -36,9 +36,7 @@ PAPER_ORDER = (
 PALETTE = ["#d62728", "#1f77b4", "#2ca02c", "#ff7f0e", "#9467bd", "#222222", "#8c564b", "#17becf"]
 
 
-def side_by_side(
-    path: Path, explanations: Mapping[str, Explanation], *, colours: Sequence[str], nodes: Sequence[str], question: str
-) -> Path:
+def side_by_side(path: Path, explanations: Mapping[str, Explanation], *, colours: Sequence[str], question: str) -> Path:
     """One graph: a column per method, a row per site. ``colours`` names each edge's colour or kind, for people.
 
     Kept edges are drawn whole, dropped ones dotted; the wider a line, the higher the score.
@@ -98,7 +96,7 @@ def comparison(path: Path, figures: dict[str, Any]) -> Path:
     """Precision, recall and F1 of every method, with the paper's F1 where it has one."""
     plt = _pyplot()
     found = figures["methods"]
-    names = list(found)
+    names = [name for name, f in found.items() if "not_applicable" not in f]
     figure, axis = plt.subplots(figsize=(1.1 * len(names) + 2, 3.6))
     for offset, (key, shade) in enumerate((("precision", "#b3cde3"), ("recall", "#8c96c6"), ("f1", "#810f7c"))):
         at = [number + 0.26 * (offset - 1) for number in range(len(names))]

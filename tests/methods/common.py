@@ -1,0 +1,66 @@
+"""The methods with few steps, and tools that several of their tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmask import batches
+from graphmask.case import Case
+from graphmask.divergence import Divergence
+from graphmask.guest import freeze, guest
+from graphmask.method import Method
+from graphmask.methods import METHODS, get
+from graphmask.trace import record
+
+NAMES = [name for name in METHODS if name != "graphmask"]  # it has laws of its own
+#: By a name of ours: the method, and options with which it is quick.
+QUICK: dict[str, tuple[str, dict[str, Any]]] = {
+    "erasure_search": ("erasure_search", {"budget": 64}),
+    "integrated_gradients": ("integrated_gradients", {"steps": 8}),
+    "information_bottleneck": ("information_bottleneck", {"steps": 6}),
+    "gnn_explainer": ("gnn_explainer", {"steps": 10}),
+    "unamortised": ("unamortised", {"steps": 10}),
+    "unamortised, free baselines": ("unamortised", {"steps": 40, "free_baselines": True}),
+    "gate_scores": ("gate_scores", {}),
+    "pg_explainer": ("pg_explainer", {"steps": 6}),
+    "occlusion": ("occlusion", {}),
+    "random": ("random", {}),
+}
+assert {name for name, _ in QUICK.values()} == set(NAMES)
+
+
+def quick(name: str, model: nn.Module, *args: Any, **more: Any) -> Method:
+    method, options = QUICK[name]
+    return get(method)(model, *args, **(options | more))
+
+
+def case_of(
+    model: nn.Module, batch: Any, divergence: str = "kl", tolerance: float = 0.03, forward: Any = None
+) -> Case:
+    """A batch under explanation, of a model in evaluation mode."""
+    forward = forward or batches.default_forward
+    trace = record(model, forward, batch, None, lambda m: torch.zeros(m.source.shape))
+    known = Divergence(divergence)
+    known.resolve(trace.output)
+    return Case(model, forward, known, tolerance, batch, trace)
+
+
+@contextmanager
+def training(method: Method) -> Iterator[None]:
+    """The model as it is while a method is fitted."""
+    with guest(method.model):
+        freeze(method.model, training=True)
+        yield
+
+
+def gates(kept: set[tuple[int, int]], like: Tensor) -> Tensor:
+    """The set as bool [L, E]."""
+    found = torch.zeros(like.shape, dtype=torch.bool)
+    for place in kept:
+        found[place] = True
+    return found

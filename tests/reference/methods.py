@@ -1,0 +1,154 @@
+"""The methods, one graph at a time and one gate after the other.
+
+``answer(gates)`` is the output [outputs] of one graph with gates [L][E]; ``same`` says whether an output still counts
+as the original's.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Gates = list[list[float]]
+Answer = Callable[[Sequence[Sequence[float]]], Tensor]
+
+
+def places(sites: int, edges: int) -> list[tuple[int, int]]:
+    return [(site, edge) for site in range(sites) for edge in range(edges)]
+
+
+def gates_of(kept: set[tuple[int, int]], sites: int, edges: int) -> Gates:
+    return [[float((site, edge) in kept) for edge in range(edges)] for site in range(sites)]
+
+
+# Divergences of one output ---------------------------------------------------------------------------------
+
+
+def kl(original: Tensor, masked: Tensor) -> float:
+    p, q = original.softmax(0).tolist(), masked.softmax(0).tolist()
+    return sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True))
+
+
+def mse(original: Tensor, masked: Tensor) -> float:
+    differences = [(a - b) ** 2 for a, b in zip(original.tolist(), masked.tolist(), strict=True)]
+    return sum(differences) / len(differences)
+
+
+# Erasure search --------------------------------------------------------------------------------------------
+
+
+def fewest(answer: Answer, same: Callable[[Tensor], bool], sites: int, edges: int) -> int:
+    """How many messages the smallest sufficient set has."""
+    for size in range(sites * edges + 1):
+        for kept in itertools.combinations(places(sites, edges), size):
+            if same(answer(gates_of(set(kept), sites, edges))):
+                return size
+    raise AssertionError("everything kept is the original")
+
+
+def greedy(
+    answer: Answer,
+    same: Callable[[Tensor], bool],
+    distance: Callable[[Tensor], float],
+    sites: int,
+    edges: int,
+    at_once: int = 1,
+) -> set[tuple[int, int]]:
+    """Drop the least noticed that leaves the answer; ``at_once`` of them where they can go together."""
+    kept = set(places(sites, edges))
+    while True:
+        costs = []
+        for place in sorted(kept):
+            output = answer(gates_of(kept - {place}, sites, edges))
+            if same(output):
+                costs.append((distance(output), place))
+        if not costs:
+            return kept
+        order = [place for _, place in sorted(costs)]
+        several = kept - set(order[:at_once])
+        kept = several if same(answer(gates_of(several, sites, edges))) else kept - {order[0]}
+
+
+# Scores ----------------------------------------------------------------------------------------------------
+
+
+def occlusion(answer: Answer, distance: Callable[[Tensor], float], sites: int, edges: int) -> Gates:
+    """How far the output moves when one message alone is missing."""
+    everything = set(places(sites, edges))
+    return [
+        [distance(answer(gates_of(everything - {(site, edge)}, sites, edges))) for edge in range(edges)]
+        for site in range(sites)
+    ]
+
+
+def integrated_gradients(answer: Callable[..., Tensor], column: int, sites: int, edges: int, steps: int) -> Tensor:
+    """[L, E] Gauss-Legendre quadrature of the gradient along the line from no message to all."""
+    points, weights = np.polynomial.legendre.leggauss(steps)  # on [-1, 1]
+    total = torch.zeros(sites, edges, dtype=torch.double)
+    for point, weight in zip(points.tolist(), weights.tolist(), strict=True):
+        z = torch.full((sites, edges), (1 + point) / 2, dtype=torch.double, requires_grad=True)
+        answer(z)[column].backward()
+        assert z.grad is not None
+        total += weight / 2 * z.grad
+    return total
+
+
+# Optimised for every graph ---------------------------------------------------------------------------------
+
+
+def gnn_explainer(
+    answer: Callable[..., Tensor], start: Tensor, column: int, steps: int, rate: float, size: float, entropy: float
+) -> Tensor:
+    """[L, E] masks: -log p(answer) + size * sum + entropy * mean entropy."""
+    mask = start.clone().requires_grad_()
+    optimiser = torch.optim.Adam([mask], lr=rate)
+    for _ in range(steps):
+        z = mask.sigmoid()
+        loss = -torch.log_softmax(answer(z), 0)[column]
+        for one in z.flatten():
+            undecided = -one * torch.log(one) - (1 - one) * torch.log(1 - one)
+            loss = loss + size * one + entropy * undecided / z.numel()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return mask.detach().sigmoid()
+
+
+def unamortised(
+    answer: Callable[..., Tensor],
+    divergence: Callable[[Tensor], Tensor],
+    start: Tensor,
+    baselines: Sequence[Tensor],
+    tolerance: float,
+    steps: int,
+    rate: float,
+) -> tuple[set[tuple[int, int]], Tensor, list[Tensor]]:
+    """Kept gates, scores and baselines; ``answer(gates, baselines)``. Baselines that want a gradient are trained."""
+    location = start.clone().requires_grad_()
+    trained = [b for b in baselines if b.requires_grad]
+    groups: list[dict[str, object]] = [{"params": [location]}]
+    if trained:
+        groups.append({"params": trained, "lr": rate / 10})
+    optimiser = torch.optim.Adam(groups, lr=rate)
+    multiplier = 1.0
+    best, best_baselines = set(places(*start.shape)), [b.detach().clone() for b in baselines]
+    for _ in range(steps):
+        open_ = {(k, e) for k, e in places(*start.shape) if location[k, e] > 0}
+        soft = location.sigmoid()
+        hard = torch.tensor(gates_of(open_, *start.shape), dtype=torch.double)
+        distance = divergence(answer(hard + (soft - soft.detach()), baselines))
+        loss = (soft.mean() + multiplier * distance) / (1 + multiplier)
+        optimiser.zero_grad()
+        loss.backward()
+        measured = distance.item()
+        if measured <= tolerance and len(open_) < len(best):
+            best, best_baselines = open_, [b.detach().clone() for b in baselines]
+        optimiser.step()
+        with torch.no_grad():
+            location.clamp_(-3, 3)
+        error = min(max((measured - tolerance) / tolerance, -1.0), 3.0)
+        multiplier = min(max(multiplier * math.exp(0.05 * error), 0.01), 100.0)
+    return best, location.detach().sigmoid(), best_baselines
