@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from graphmask import GraphMaskError, cli, tasks
+from graphmask.tasks import folder as folders
 from graphmask.tasks import runner
 
 invoke = CliRunner().invoke
@@ -40,6 +42,50 @@ def test_run_relay_keeps_the_gold_at_both_sites(tmp_path: Path) -> None:
     assert found["model"]["accuracy"] >= 0.995
     assert found["divergence"] <= 0.03
     assert {"retained", "flips", "fit_seconds", "fit_cpu_seconds", "feasible"} <= found.keys()
+    _paths_are_the_gold_paths(tmp_path)
+    _analysed_and_reported(tmp_path)
+
+
+def _paths_are_the_gold_paths(folder: Path) -> None:
+    """Leaf to mid at the first layer, that mid to the root at the second."""
+    same = []
+    run = folders.read(folder)
+    for explanation in run.store:
+        gold = torch.tensor(explanation.info["gold"])
+        source, target = explanation.edge_index
+        wanted = {(int(a), int(b)) for a in gold[0].nonzero() for b in gold[1].nonzero() if target[a] == source[b]}
+        found = {tuple(hop.edge for hop in path) for path in explanation.paths(0, persist=False) if len(path) == 2}
+        same.append(found == wanted)
+    assert len(same) == runner.TEST
+    assert sum(same) / len(same) >= 0.98
+
+
+def _analysed_and_reported(folder: Path) -> None:
+    result = invoke(cli.app, ["analyse", str(folder), "--json", str(folder / "tables.json")])
+    assert result.exit_code == 0, result.output
+    tables = json.loads((folder / "tables.json").read_text())
+    types = [dict(zip(tables["edge_types"]["columns"], row, strict=True)) for row in tables["edge_types"]["rows"]]
+    kept = {(row["layer"], row["type"]): row["kept"] for row in types}
+    # Leaves talk at the first layer, mids at the second: type 0 is leaf to mid, type 1 mid to root.
+    assert kept[0, 1] == 0
+    assert kept[1, 0] == 0
+    assert min(kept[0, 0], kept[1, 1]) > 1000
+    erosion = [dict(zip(tables["erosion"]["columns"], row, strict=True)) for row in tables["erosion"]["rows"]]
+    agreement = {(r["dropped"], r["fraction"]): r["mean"] for r in erosion if r["measure"] == "agreement"}
+    assert agreement["superfluous", 1.0] > 0.99
+    assert agreement["retained", 0.0] == agreement["superfluous", 1.0] > agreement["retained", 0.25] > 0.6
+    assert {path.stem for path in (folder / "analysis").glob("*.csv")} == tables.keys()
+    result = invoke(cli.app, ["report", str(folder), "--examples", "20"])
+    assert result.exit_code == 0, result.output
+    page = (folder / "report.html").read_text()
+    assert "The model without a random part of its messages" in page
+    assert {path.name for path in (folder / "figures").iterdir()} == {"edge_types.svg", "erosion.svg", "frontier.svg"}
+
+
+def test_report_of_what_is_no_run(tmp_path: Path) -> None:
+    for command in ("analyse", "report"):
+        result = invoke(cli.app, [command, str(tmp_path)])
+        assert isinstance(result.exception, GraphMaskError)
 
 
 def test_unknown_task_names_the_known_ones() -> None:
@@ -50,7 +96,15 @@ def test_unknown_task_names_the_known_ones() -> None:
 
 
 def test_every_command_has_help() -> None:
-    for command in (["demo"], ["run"], ["bench", "core"], ["bench", "gold"], ["bench", "ablation"]):
+    for command in (
+        ["demo"],
+        ["run"],
+        ["bench", "core"],
+        ["bench", "gold"],
+        ["bench", "ablation"],
+        ["compare"],
+        ["analyse"],
+    ):
         result = invoke(cli.app, [*command, "--help"])
         assert result.exit_code == 0
         assert "--json" in result.output

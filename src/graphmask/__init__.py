@@ -7,6 +7,7 @@
 
 from importlib.metadata import version
 
+from graphmask import methods
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask, load
 from graphmask.explanation import Explanation
@@ -14,4 +15,4 @@ from graphmask.masking import masked
 from graphmask.taps import AdjacencyTap, MessageTap
 
 __version__ = version("graphmask")
-__all__ = ["AdjacencyTap", "Explanation", "GraphMask", "GraphMaskError", "MessageTap", "load", "masked"]
+__all__ = ["AdjacencyTap", "Explanation", "GraphMask", "GraphMaskError", "MessageTap", "load", "masked", "methods"]

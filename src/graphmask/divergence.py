@@ -160,7 +160,8 @@ class Divergence:
     def own_loss(self, original: Tensor, masked: Tensor) -> Tensor:
         """[rows] loss against the original's own hard prediction; where there is none, the divergence."""
         if self.name in _CATEGORICAL:
-            return cross_entropy(self.logits(original), self.logits(masked))
+            choice = original.argmax(-1, keepdim=True)
+            return _per_row(-F.log_softmax(self.logits(masked), -1).gather(-1, choice).squeeze(-1))
         if self.name == "bernoulli":
             loss = F.softplus(torch.where(self.logits(original) > 0, -1.0, 1.0) * self.logits(masked))
             return loss.flatten(1).sum(1) if loss.dim() > 1 else loss

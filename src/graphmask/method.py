@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,9 @@ from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.guest import freeze, guest
+from graphmask.store import Store
+from graphmask.store.columns import Metadata
+from graphmask.store.writing import write
 from graphmask.trace import record
 
 
@@ -97,18 +101,62 @@ class Method(ABC):
             raise GraphMaskError(f"Expected one graph, got a batch of {len(found)}. Use explain_all([batch]).")
         return found[0]
 
+    @overload
     def explain_all(
-        self, loader: Iterable[Any], *, repair: bool = False, allow_infeasible: bool = False
-    ) -> Iterator[Explanation]:
-        """Explain every graph of every batch, a batch at a time; see `explain`."""
+        self, loader: Iterable[Any], *, out: None = None, repair: bool = False, allow_infeasible: bool = False
+    ) -> Iterator[Explanation]: ...
+
+    @overload
+    def explain_all(
+        self,
+        loader: Iterable[Any],
+        *,
+        out: str | Path,
+        metadata: Metadata | None = None,
+        repair: bool = False,
+        allow_infeasible: bool = False,
+        progress: bool = True,
+        shard_rows: int | None = None,
+    ) -> Store: ...
+
+    def explain_all(
+        self,
+        loader: Iterable[Any],
+        *,
+        out: str | Path | None = None,
+        metadata: Metadata | None = None,
+        repair: bool = False,
+        allow_infeasible: bool = False,
+        progress: bool = True,
+        shard_rows: int | None = None,
+    ) -> Iterator[Explanation] | Store:
+        """Explain every graph of every batch, a batch at a time; see `explain`.
+
+        Args:
+            loader: any iterable of batches.
+            out: a folder to write to. The explanations come back as a :class:`graphmask.store.Store`; without it, as
+                an iterator. A run that was killed goes on where it was when it is called again with the same batches.
+            metadata: ``metadata(batch)`` returns one dictionary of JSON values per graph, to be kept with its
+                explanation as ``info``: tokens, names.
+            repair: reopen edges until the tolerance holds for every graph.
+            allow_infeasible: explain although `fit` found no state within tolerance.
+            progress: show a progress bar where there is ``out``.
+            shard_rows: rows per file; the default suits most.
+        """
         batches.check_loader(loader, "the loader")
         self.check_ready(allow_infeasible)
+
+        def explain(batch: Any, where: str) -> list[Explanation]:
+            return self._explain(batch, repair, where)
+
+        if out is not None:
+            return write(
+                self, explain, loader, out, repair=repair, metadata=metadata, shard_rows=shard_rows, progress=progress
+            )
+        if metadata is not None or shard_rows is not None:
+            raise GraphMaskError("Expected out=DIR together with metadata or shard_rows, got no folder to write to.")
         # The model is borrowed batch by batch: between two explanations it is the user's.
-        return (
-            explanation
-            for number, batch in enumerate(loader)
-            for explanation in self._explain(batch, repair, f"batch {number}")
-        )
+        return (explanation for number, batch in enumerate(loader) for explanation in explain(batch, f"batch {number}"))
 
     def _explain(self, batch: Any, repair: bool, where: str) -> list[Explanation]:
         batches.check(batch, where)
@@ -131,7 +179,8 @@ class Method(ABC):
                 f"Expected finite model outputs, got NaN or infinity on {where}. Check the model on this data without "
                 "GraphMask."
             )
-        self.sites = trace.sites
+        if trace.edge_index.shape[1]:  # without edges, hops of one layer look like its relations
+            self.sites = trace.sites
         self.divergence.resolve(trace.output)
         return Case(self.model, self.forward, self.divergence, self.tolerance, batch, trace)
 

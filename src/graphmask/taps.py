@@ -78,13 +78,18 @@ class MatrixCall:
         return dense @ self.messages
 
     def _aggregate_sparse(self, weights: Tensor) -> Tensor:
-        batch, relations, count, _ = self.adjacency.shape
-        b, r, receiver, sender = self.entries
+        b, r, _, sender = self.entries
         shared = self.messages.shape[1] == 1
         rows = self.messages[b, torch.zeros_like(r) if shared else r, sender]
-        out = rows.new_zeros(batch * relations * count, self.messages.shape[-1])
+        return self.scatter(rows * weights[:, None])
+
+    def scatter(self, rows: Tensor) -> Tensor:
+        """[E, D] -> [B, R, N, D]: what each node receives per relation."""
+        batch, relations, count, _ = self.adjacency.shape
+        b, r, receiver, _ = self.entries
         flat = (b * relations + r) * count + receiver
-        return out.index_add(0, flat, rows * weights[:, None]).view(batch, relations, count, -1)
+        out = rows.new_zeros(batch * relations * count, rows.shape[-1])
+        return out.index_add(0, flat, rows).view(batch, relations, count, -1)
 
     def rowsum(self, weights: Tensor) -> Tensor:
         """[B, R, N]: total weight each node receives per relation."""
@@ -175,4 +180,7 @@ class AdjacencyTap(nn.Module):
             return self._plain(adjacency, messages, nodes)
         gate, baseline, *_ = answer
         kept = call.weights * gate.to(call.weights.dtype)
-        return call.aggregate(kept) + call.rowsum(call.weights - kept)[..., None] * baseline.to(messages.dtype)
+        rest, baseline = call.weights - kept, baseline.to(messages.dtype)
+        if baseline.dim() == 1:
+            return call.aggregate(kept) + call.rowsum(rest)[..., None] * baseline
+        return call.aggregate(kept) + call.scatter(rest[:, None] * baseline)  # one per entry

@@ -20,12 +20,12 @@ from graphmask.trace import record
 NAMES = [name for name in METHODS if name != "graphmask"]  # it has laws of its own
 #: By a name of ours: the method, and options with which it is quick.
 QUICK: dict[str, tuple[str, dict[str, Any]]] = {
-    "erasure_search": ("erasure_search", {"budget": 64}),
+    "erasure_search": ("erasure_search", {"budget": 32}),
     "integrated_gradients": ("integrated_gradients", {"steps": 8}),
     "information_bottleneck": ("information_bottleneck", {"steps": 6}),
     "gnn_explainer": ("gnn_explainer", {"steps": 10}),
-    "unamortised": ("unamortised", {"steps": 10}),
-    "unamortised, free baselines": ("unamortised", {"steps": 40, "free_baselines": True}),
+    "unamortised": ("unamortised", {"steps": 10, "learning_rate": 0.5}),
+    "unamortised, free baselines": ("unamortised", {"steps": 10, "learning_rate": 0.5, "free_baselines": True}),
     "gate_scores": ("gate_scores", {}),
     "pg_explainer": ("pg_explainer", {"steps": 6}),
     "occlusion": ("occlusion", {}),
@@ -39,9 +39,7 @@ def quick(name: str, model: nn.Module, *args: Any, **more: Any) -> Method:
     return get(method)(model, *args, **(options | more))
 
 
-def case_of(
-    model: nn.Module, batch: Any, divergence: str = "kl", tolerance: float = 0.03, forward: Any = None
-) -> Case:
+def case_of(model: nn.Module, batch: Any, divergence: str = "kl", tolerance: float = 0.03, forward: Any = None) -> Case:
     """A batch under explanation, of a model in evaluation mode."""
     forward = forward or batches.default_forward
     trace = record(model, forward, batch, None, lambda m: torch.zeros(m.source.shape))

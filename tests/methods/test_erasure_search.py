@@ -124,9 +124,9 @@ def test_greedy_search_of_a_regression() -> None:
     model, tolerance = Small(outputs=1), 0.1
     for data in LARGER[:5]:
         count = 2 * data.num_edges
-        found = ErasureSearch(
-            model, divergence="mse", tolerance=tolerance, budget=count * (count + 1) // 2
-        ).explain(data)
+        found = ErasureSearch(model, divergence="mse", tolerance=tolerance, budget=count * (count + 1) // 2).explain(
+            data
+        )
         original = answer(model, data, constant(data, 1.0))
         expected = literal.greedy(
             lambda z, d=data: answer(model, d, z),

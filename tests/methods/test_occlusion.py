@@ -22,10 +22,9 @@ def test_one_message_at_a_time(divergence: str, at_once: int, monkeypatch: pytes
     model = Small()
     method = Occlusion(model, divergence=divergence)
     found = [*method.explain_all([Batch.from_data_list(GRAPHS[:3])]), *(method.explain(data) for data in GRAPHS[3:])]
-    dropped = 0
+    dropped, distance = 0, getattr(literal, divergence)
     for data, explanation in zip(GRAPHS, found, strict=True):
         original = answer(model, data, constant(data, 1.0))
-        distance = getattr(literal, divergence)
         moved = torch.tensor(
             literal.occlusion(
                 lambda z, d=data: answer(model, d, z), lambda y, o=original: distance(o, y), 2, data.num_edges

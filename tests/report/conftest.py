@@ -1,12 +1,22 @@
-"""Two examples every test of the page can start from."""
+"""Examples every test of the page can start from, and a browser to open them in."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from graphmask.report.page import Example
+from graphmask.capture import Site
+from graphmask.explanation import Explanation
+from graphmask.report.page import Example, Table, render, write
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+WHY = "THE PAGE WAS NOT TESTED IN A BROWSER: "
 
 
 def make(**changes: Any) -> Example:
@@ -62,3 +72,120 @@ def example() -> Any:
 @pytest.fixture
 def plain() -> Any:
     return make_plain
+
+
+def explain(
+    edges: Sequence[tuple[int, int]],
+    kept: Sequence[Sequence[int]],
+    *,
+    nodes: int | None = None,
+    reverse: Sequence[bool] = (),
+    types: Sequence[int] | None = None,
+    **changes: Any,
+) -> Explanation:
+    """An explanation of a graph with these ``edges``; ``kept`` lists the edges kept at each site."""
+    mask = torch.zeros(len(kept), len(edges), dtype=torch.bool)
+    for site, chosen in enumerate(kept):
+        mask[site, list(chosen)] = True
+    directions = reverse or [False] * len(kept)
+    values: dict[str, Any] = {
+        "edge_index": torch.tensor(edges, dtype=torch.long).reshape(-1, 2).t(),
+        "kept": mask,
+        "scores": torch.where(mask, 0.9, 0.1),
+        "carried": torch.ones_like(mask),
+        "original": torch.tensor([[0.0, 2.0, -1.0]]),
+        "masked": torch.tensor([[0.1, 1.9, -1.0]]),
+        "divergence": 0.01,
+        "flips": 0.0,
+        "tolerance": 0.03,
+        "structure": tuple(Site(f"conv{i + 1}", f"conv{i + 1}", (0,), r) for i, r in enumerate(directions)),
+        "baselines": tuple(torch.zeros(2) for _ in kept),
+        "num_nodes": nodes if nodes is not None else max((max(edge) for edge in edges), default=-1) + 1,
+        "edge_type": None if types is None else torch.tensor(types),
+    }
+    return Explanation(**{**values, **changes})
+
+
+WORDS = ["Prices", "that", "fell", "sharply", "will", "rebound"]
+#: A dependency parse, each arc in both directions, and a loop; numbers 0 to 10.
+ARCS = [(2, 0), (0, 2), (1, 2), (2, 1), (3, 2), (2, 3), (0, 5), (5, 0), (4, 5), (5, 4), (5, 5)]
+DEPENDENCIES = ["NMOD", "NMOD", "SBJ", "SBJ", "MNR", "MNR", "SBJ", "SBJ", "VC", "VC", "self"]
+
+
+def make_sentence(*, reverse: Sequence[bool] = (), info: dict[str, Any] | None = None, **changes: Any) -> Explanation:
+    """Two layers: which -> fell -> Prices -> rebound and some more."""
+    notes = {
+        "tokens": WORDS,
+        "edge_labels": DEPENDENCIES,
+        "roles": [{"start": 0, "end": 4, "label": "A1"}, {"start": 5, "end": 6, "label": "V"}],
+        "predicate": 5,
+        "label": 1,
+        **(info or {}),
+    }
+    kept = [[0, 1, 2, 4, 10], [0, 6, 7, 10]]
+    return explain(ARCS, kept, reverse=reverse, info=notes, **changes)
+
+
+@pytest.fixture
+def sentence() -> Any:
+    return make_sentence
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        pytest.skip(WHY + "playwright is not installed")
+    if not os.path.exists(CHROMIUM):
+        pytest.skip(WHY + f"no Chromium at {CHROMIUM}")
+    with sync_playwright() as playwright:
+        instance = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield instance
+        instance.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a file; afterwards insists that nothing was logged and nothing was fetched."""
+    trouble: list[str] = []
+    contexts = []
+
+    def open_file(path: Path, **options: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, **options})
+        contexts.append(context)
+        opened = context.new_page()
+        opened.on("console", lambda message: trouble.append(f"console: {message.text}"))
+        opened.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+        opened.on("dialog", lambda dialog: (trouble.append("dialog"), dialog.dismiss()))
+        allowed = path.as_uri()
+
+        def gate(route: Any) -> None:
+            # A figure lies in the page itself, as a data: address.
+            if route.request.url == allowed or route.request.url.startswith("data:"):
+                route.continue_()
+            else:
+                trouble.append(f"request: {route.request.url}")
+                route.abort()
+
+        opened.route("**/*", gate)
+        opened.goto(allowed)
+        return opened
+
+    yield open_file
+    for context in contexts:
+        context.close()
+    assert trouble == []
+
+
+@pytest.fixture
+def show(visit: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Opens examples as a page."""
+
+    def open_page(*examples: Example, **options: Any) -> Any:
+        path = tmp_path / "page.html"
+        table = Table("Methods", ["method", "F1"], [["GraphMask", 0.99], ["other", 0.5]])
+        write(path, render(examples, title="Title", verdict="Verdict.", tables=[table]))
+        return visit(path, **options)
+
+    return open_page

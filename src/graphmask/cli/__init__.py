@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from graphmask.cli import bench, compare, demo, run
+from graphmask.cli import analyse, bench, compare, demo, report, run
 from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
@@ -19,6 +19,8 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
+app.command("analyse")(analyse.analyse)
+app.command("report")(report.report)
 app.add_typer(bench.app, name="bench")
 
 

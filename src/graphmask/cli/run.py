@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from graphmask import tasks
-from graphmask.cli.common import Json, Out, Seed, console, gold_rows, show, write_json, write_task_page
-from graphmask.tasks import runner
+from graphmask.cli.common import Json, Seed, console, gold_rows, show, write_json, write_task_page
+from graphmask.tasks import folder, runner
 
 
 def run(
@@ -17,7 +17,7 @@ def run(
     seed: Seed = 0,
     recipe: Annotated[str, typer.Option(help="How gates are trained: concave or paper.")] = "concave",
     tolerance: Annotated[float, typer.Option(help="Divergence that still counts as the same prediction.")] = 0.03,
-    out: Out = Path("out"),
+    out: Annotated[Path | None, typer.Option(help="Folder for what is written; out/TASK by default.")] = None,
     json: Json = None,
 ) -> None:
     """Train a task's model, fit GraphMask, explain fresh graphs and compare with the known answer."""
@@ -36,7 +36,8 @@ def run(
     )
     keys = ["retained", "divergence", "flips", "faithful", "fit_seconds", "fit_cpu_seconds", "explain_ms"]
     show("the rest", ["figure", "value"], [[key, figures[key]] for key in keys])
+    out = out or Path("out") / task
     page = write_task_page(out / f"{task}.html", result, task)
-    result.explainer.save(out / f"{task}.graphmask")
-    console.print(f"page: {page}", highlight=False)
+    folder.write(out, result)
+    console.print(f"page: {page}\nnext: graphmask analyse {out} && graphmask report {out}", highlight=False)
     write_json(json, figures)

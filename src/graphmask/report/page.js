@@ -1,11 +1,12 @@
 "use strict";
-// Draws the two views and the edge table of every card from the JSON in #data. Text always goes in through
+// Draws the views and the edge table of every card from the JSON in #data. Text always goes in through
 // textContent or setAttribute, never as HTML.
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const KEPT = 2, DROPPED = 1, SILENT = 0;
   const DRAW_AT_ONCE = 20;      // cards beyond these are drawn when they come near the window
   const LABELLED_EDGES = 30;    // with more kept edges, type labels would cover the drawing
+  const HEAD = "M0 0L-10 -4.6L-7.6 0L-10 4.6Z";
   const ALL_ROWS_UP_TO = 24;    // with more nodes, the unrolled view leaves out those without a kept message
 
   const make = (name, attributes = {}, parent = null, text = null, space = null) => {
@@ -26,7 +27,7 @@
       { id, source, target, type, bend, state, scores, gold }));
     const nodes = data.nodes.map(([id, x, y, label, loop]) => ({ id, x, y, label, loop }));
     return {
-      element, data, edges, nodes, layer: null, selected: null, drawn: false, graphEdges: [], hops: [],
+      element, data, edges, nodes, layer: null, selected: null, drawn: false, graphEdges: [], hops: [], arcs: [],
       edge: new Map(edges.map((e) => [e.id, e])), node: new Map(nodes.map((n) => [n.id, n])),
     };
   });
@@ -35,8 +36,14 @@
   const typeOf = (card, e) => (e.type < 0 ? "" : card.data.types[e.type][0]);
   const styleOf = (card, e) => (e.type < 0 ? "c0 d0" : card.data.types[e.type][1]);
   const fate = (state) => ["no message", "dropped", "kept"][state];
+  // Some layers send messages from the target of an edge to its source.
+  const backward = (card, site) => Boolean(card.data.reverse?.[site]);
+  const ends = (card, e, site) => (backward(card, site) ? [e.target, e.source] : [e.source, e.target]);
+  const sitesOf = (card, layer) => (layer === null ? card.data.sites.map((_, s) => s) : [layer]);
   const describe = (card, e, site = null) => {
-    const lines = [`${nameOf(card, e.source)} → ${nameOf(card, e.target)}` + (e.type < 0 ? "" : `  (${typeOf(card, e)})`)];
+    const [from, to] = ends(card, e, site ?? 0);
+    const mixed = site === null && card.data.reverse?.includes(0);
+    const lines = [`${nameOf(card, from)} ${mixed ? "↔" : "→"} ${nameOf(card, to)}` + (e.type < 0 ? "" : `  (${typeOf(card, e)})`)];
     card.data.sites.forEach((name, s) => {
       if (site !== null && s !== site) return;
       const right = e.gold && e.state[s] !== SILENT && e.gold[s] ? ", right answer" : "";
@@ -53,16 +60,18 @@
       const reach = r * (3.4 + e.bend), spread = 0.5 + 0.1 * e.bend;
       const at = (angle, d) => [a.x + Math.cos(angle) * d, a.y + Math.sin(angle) * d];
       const [p, c1, c2, q] = [at(a.loop - spread, r), at(a.loop - spread, reach), at(a.loop + spread, reach), at(a.loop + spread, r + 5)];
-      return { d: `M${p}C${c1} ${c2} ${q}`, tip: at(a.loop + spread, r + 1), angle: a.loop + spread + Math.PI, middle: at(a.loop, reach * 0.8) };
+      return { d: `M${p}C${c1} ${c2} ${q}`, tips: [[at(a.loop + spread, r + 1), a.loop + spread + Math.PI]], middle: at(a.loop, reach * 0.8) };
     }
     const dx = b.x - a.x, dy = b.y - a.y, length = Math.hypot(dx, dy) || 1;
     const side = e.bend * Math.min(26, length * 0.3);
     const mx = (a.x + b.x) / 2 - (dy / length) * side, my = (a.y + b.y) / 2 + (dx / length) * side;
     const out = Math.atan2(my - a.y, mx - a.x), back = Math.atan2(my - b.y, mx - b.x);
+    const along = (t) => [[a.x, mx, b.x], [a.y, my, b.y]].map(([p, q, s]) => (1 - t) ** 2 * p + 2 * t * (1 - t) * q + t * t * s);
     const on = (node, angle, d) => [(node.x + Math.cos(angle) * d).toFixed(1), (node.y + Math.sin(angle) * d).toFixed(1)];
     return {
-      d: `M${on(a, out, r)}Q${mx.toFixed(1)} ${my.toFixed(1)} ${on(b, back, r + 7)}`, tip: on(b, back, r + 1.5),
-      angle: back + Math.PI, middle: [(a.x + b.x + 2 * mx) / 4, (a.y + b.y + 2 * my) / 4],
+      d: `M${on(a, out, card.data.reverse ? r + 7 : r)}Q${mx.toFixed(1)} ${my.toFixed(1)} ${on(b, back, r + 7)}`,
+      tips: [[on(b, back, r + 1.5), back + Math.PI], ...(card.data.reverse ? [[on(a, out, r + 1.5), out + Math.PI]] : [])],
+      middle: along(e.bend ? 0.64 : 0.5),  // nearer to its head, so that opposite edges do not write over each other
     };
   };
 
@@ -80,10 +89,13 @@
       draw("path", { class: "hit", d: g.d }, group);
       if (e.type >= 0 && card.data.types[e.type][2]) draw("path", { class: "casing", d: g.d }, group);
       draw("path", { class: "line", d: g.d }, group);
-      const turn = draw("g", { transform: `translate(${g.tip}) rotate(${((g.angle * 180) / Math.PI).toFixed(1)})` }, group);
-      draw("path", { class: "head", d: "M0 0L-10 -4.6L-7.6 0L-10 4.6Z" }, turn);
+      const heads = g.tips.map(([tip, angle]) => {
+        const turn = draw("g", { transform: `translate(${tip}) rotate(${((angle * 180) / Math.PI).toFixed(1)})` }, group);
+        draw("path", { class: "head", d: HEAD }, turn);
+        return turn;
+      });
       const label = draw("text", { class: "edge-label", x: g.middle[0].toFixed(1), y: (g.middle[1] + 3.5).toFixed(1) }, layers[3], cut(typeOf(card, e), 14));
-      card.graphEdges.push({ e, group, halo, label, strong: layers[2], faint: layers[1] });
+      card.graphEdges.push({ e, group, halo, label, heads, strong: layers[2], faint: layers[1] });
     }
     const inside = card.nodes.every((n) => n.label.length <= 3);
     const left = Math.min(...card.nodes.map((n) => n.x)), right = Math.max(...card.nodes.map((n) => n.x));
@@ -127,11 +139,91 @@
     });
   };
 
+  const droppedToo = (holder) => Boolean(holder.closest(".view").querySelector(".show-dropped")?.checked);
+
+  // ---- sentence view: words in a row, arcs above, roles below; placed by sentence.py ---------------------------
+
+  const drawSentence = (card) => {
+    const holder = card.element.querySelector("[data-view=sentence]");
+    if (!holder) return;
+    const { words, predicate, kept, all } = card.data.sentence, plan = (droppedToo(holder) && all) || kept;
+    const [width, height, base] = plan.box;
+    holder.replaceChildren();
+    card.arcs = [];
+    const picture = draw("svg", { class: "sentence", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Sentence" }, holder);
+    picture.style.cssText = `max-width:${width}px;min-width:${width * 0.72}px`;  // shrinks a little, then scrolls
+    const layers = ["faint", "strong", "text"].map((name) => draw("g", { class: name }, picture));
+    for (const [ids, left, right, top, middle, text] of plan.arcs) {
+      const edges = ids.map((id) => card.edge.get(id)), down = base - 5, r = Math.min(14, (right - left) / 2, down - top);
+      const d = `M${left} ${down}V${top + r}Q${left} ${top} ${left + r} ${top}H${right - r}Q${right} ${top} ${right} ${top + r}V${down}`;
+      const group = draw("g", { "data-edges": ids, "data-tip": edges.map((e) => describe(card, e)).join("\n") }, layers[0]);
+      const halo = edges[0].gold ? draw("path", { class: "gold", d }, group) : null;
+      draw("path", { class: "hit", d }, group);
+      draw("path", { class: "casing", d }, group);
+      draw("path", { class: "line", d }, group);
+      const heads = [];
+      for (const e of edges) {
+        const ways = new Set(card.data.sites.map((_, s) => (e.source < e.target) !== backward(card, s)));
+        if (e.source === e.target) ways.clear(), ways.add(true);
+        for (const way of ways) {  // true: to the right
+          const turn = draw("g", { class: "end", "data-edge": e.id, transform: `translate(${way ? right : left} ${base - 1}) rotate(90)` }, group);
+          draw("path", { class: "head", d: HEAD }, turn);
+          heads.push({ e, way, turn });
+        }
+      }
+      const label = draw("text", { class: "edge-label", x: middle, y: top - 4 }, layers[2], text);
+      card.arcs.push({ edges, group, halo, heads, label, text, faint: layers[0], strong: layers[1] });
+    }
+    words.forEach((word, v) => {
+      const [x, box] = plan.words[v], count = (card.data.paths?.[v] ?? []).length, lead = v === predicate ? "predicate " : "";
+      const group = draw("g", { class: "node word" + (lead && " predicate"), "data-node": v, transform: `translate(${x} ${base})`, "data-tip": lead + word }, picture);
+      if (card.data.paths) {
+        group.setAttribute("role", "button");
+        group.setAttribute("tabindex", "-1");
+        group.setAttribute("aria-label", `${lead}word ${v + 1}, ${word}, ${plural(count, "retained path")}`);
+        group.dataset.tip += `\n${plural(count, "retained path")} end${count === 1 ? "s" : ""} here`;
+      }
+      draw("rect", { x: -box / 2, y: 1, width: box, height: 25, rx: 5 }, group);
+      draw("text", { y: 18.5 }, group, cut(word, 24));
+    });
+    for (const [left, right, top, middle, label] of plan.roles) {
+      const group = draw("g", { class: "role", "data-tip": label }, picture);
+      draw("path", { d: `M${left} ${top - 5}v5H${right}v-5` }, group);
+      draw("text", { x: middle, y: top + 15 }, group, label);
+    }
+    roving(picture);
+  };
+
+  const paintArc = (card, arc, lit) => {
+    const sites = sitesOf(card, card.layer);
+    const fates = arc.edges.map((e) => Math.max(...sites.map((s) => e.state[s]), SILENT));
+    const state = Math.max(...fates), first = arc.edges[fates.indexOf(state)];
+    const right = arc.edges.some((e) => sites.some((s) => e.gold?.[s] && e.state[s] !== SILENT));
+    let isLit = false;
+    for (const { e, way, turn } of arc.heads) {
+      const mine = sites.filter((s) => e.source === e.target || ((e.source < e.target) !== backward(card, s)) === way);
+      const own = Math.max(...mine.map((s) => e.state[s]), SILENT), on = mine.some((s) => lit.has(`${s}:${e.id}`));
+      turn.setAttribute("class", `end ${["silent", "dropped", "kept"][own]}${on ? " lit" : ""}`);
+      // A head of a dropped direction would make a kept arc look as if it ran both ways.
+      turn.toggleAttribute("hidden", own === SILENT || own < state);
+      isLit ||= on;
+    }
+    arc.group.setAttribute("class", `edge arc ${styleOf(card, first)} ${["silent", "dropped", "kept"][state]}${isLit ? " lit" : ""}`);
+    arc.halo?.toggleAttribute("hidden", !right);
+    (state === KEPT ? arc.strong : arc.faint).append(arc.group);
+    const types = [...new Set(arc.edges.filter((_, i) => fates[i] === KEPT).map((e) => typeOf(card, e)))];
+    arc.label.textContent = card.layer === null ? arc.text : types.map((t) => cut(t, 14)).join(" / ");
+    arc.label.classList.toggle("lit", isLit);
+    arc.label.toggleAttribute("hidden", state !== KEPT || !arc.text);
+    // On one layer, what only other layers keep is out of the way.
+    arc.group.toggleAttribute("hidden", state === SILENT || (state === DROPPED && !droppedToo(arc.group)));
+  };
+
   // ---- unrolled view: one column of nodes before, between and after the layers -------------------------------
 
   const drawUnrolled = (card) => {
     const holder = card.element.querySelector("[data-view=unrolled]");
-    const everything = card.element.querySelector(".show-dropped").checked;
+    const everything = droppedToo(holder);
     const lines = [];
     for (const e of card.edges) if (e.bend !== null) e.state.forEach((state, site) => state !== SILENT && lines.push({ e, site, state }));
     const shown = lines.filter((l) => everything || l.state === KEPT);
@@ -143,7 +235,7 @@
     if (!rows.length) return void make("p", { class: "empty" }, holder, "No message is kept.");
     const layers = card.data.sites.length, step = rows.length <= 24 ? 27 : 18, r = rows.length <= 24 ? 7 : 5, top = 46;
     const longest = Math.max(...rows.map((v) => Math.min(14, nameOf(card, v).length)));
-    const gutter = 22 + longest * 6.4, gap = Math.max(92, Math.min(300, (470 - 2 * gutter) / layers));
+    const gutter = 22 + longest * 7.4, gap = Math.max(92, Math.min(300, (470 - 2 * gutter) / layers));
     const width = 2 * gutter + layers * gap, height = top + rows.length * step;
     const x = (column) => gutter + column * gap, y = new Map(rows.map((v, i) => [v, top + (i + 0.5) * step]));
     const picture = draw("svg", { class: "unrolled", viewBox: `0 0 ${width.toFixed(0)} ${height}`, role: "group", "aria-label": "Unrolled layers" }, holder);
@@ -160,7 +252,7 @@
     }
     for (const { e, site, state } of shown.sort((a, b) => a.state - b.state)) {
       const [x0, x1] = [x(site) + r, x(site + 1) - r], pull = (x1 - x0) * 0.45;
-      const [y0, y1] = [y.get(e.source), y.get(e.target)], shift = e.source === e.target ? e.bend * 5 : e.bend * 4;
+      const [y0, y1] = ends(card, e, site).map((v) => y.get(v)), shift = e.source === e.target ? e.bend * 5 : e.bend * 4;
       const d = `M${x0} ${y0}C${x0 + pull} ${y0 + shift} ${x1 - pull} ${y1 + shift} ${x1} ${y1}`;
       const group = draw("g", { class: `edge hop ${styleOf(card, e)} ${fate(state)}`, "data-edge": e.id, "data-site": site, "data-tip": describe(card, e, site) }, picture);
       draw("path", { class: "hit", d }, group);
@@ -181,28 +273,34 @@
     const lit = new Set(paths.flat().map(([site, edge]) => `${site}:${edge}`));
     card.element.classList.toggle("selecting", selected !== null);
     const bold = card.graphEdges.filter(({ e }) => (layer === null ? e.state.includes(KEPT) : e.state[layer] === KEPT)).length;
-    for (const { e, group, halo, label, strong, faint } of card.graphEdges) {
+    for (const arc of card.arcs) paintArc(card, arc, lit);
+    for (const { e, group, halo, label, heads, strong, faint } of card.graphEdges) {
       const state = layer === null ? Math.max(...e.state, SILENT) : e.state[layer];
       for (const s of [KEPT, DROPPED, SILENT]) group.classList.toggle(["silent", "dropped", "kept"][s], s === state);
-      const isLit = (layer === null ? e.state.map((_, s) => s) : [layer]).some((s) => lit.has(`${s}:${e.id}`));
+      const isLit = sitesOf(card, layer).some((s) => lit.has(`${s}:${e.id}`));
+      if (heads.length > 1) heads.forEach((head, i) => head.toggleAttribute("hidden", !sitesOf(card, layer).some((s) => e.state[s] === state && backward(card, s) === (i === 1))));
       group.classList.toggle("lit", isLit);
       (state === KEPT || isLit ? strong : faint).append(group);  // bold edges lie on top
       label.classList.toggle("lit", isLit);
       label.toggleAttribute("hidden", state !== KEPT || bold > LABELLED_EDGES);
       halo?.toggleAttribute("hidden", !(layer === null ? e.gold.some((g, s) => g && e.state[s] !== SILENT) : e.gold[layer] && state !== SILENT));
     }
-    for (const { e, site, group } of card.hops) group.classList.toggle("lit", lit.has(`${site}:${e.id}`));
-    const ends = new Set(), cells = new Set();
+    for (const { e, site, group } of card.hops) {
+      group.classList.toggle("lit", lit.has(`${site}:${e.id}`));
+      group.classList.toggle("off", layer !== null && layer !== site);
+    }
+    const touched = new Set(), cells = new Set();
     for (const [site, id] of paths.flat()) {
       const e = card.edge.get(id);
       if (!e) continue;
-      if (layer === null || layer === site) { ends.add(e.source); ends.add(e.target); }
-      cells.add(`${site}:${e.source}`).add(`${site + 1}:${e.target}`);
+      const [from, to] = ends(card, e, site);
+      if (layer === null || layer === site) touched.add(from).add(to);
+      cells.add(`${site}:${from}`).add(`${site + 1}:${to}`);
     }
     for (const node of card.element.querySelectorAll(".node")) {
       const v = Number(node.dataset.node), column = node.dataset.column;
       const end = v === selected && (column === undefined || Number(column) === card.data.sites.length);
-      node.classList.toggle("lit", end || (column === undefined ? ends.has(v) : cells.has(`${column}:${v}`)));
+      node.classList.toggle("lit", end || (column === undefined ? touched.has(v) : cells.has(`${column}:${v}`)));
       node.classList.toggle("chosen", end);
       if (card.data.paths) node.setAttribute("aria-pressed", String(v === selected));
     }
@@ -213,10 +311,11 @@
     const status = card.element.querySelector(".status");
     if (!status) return;
     if (card.selected === null) return void (status.textContent = "Select a node to see the retained paths that end in it; Escape clears.");
-    const words = paths.slice(0, 8).map((path) => path.map(([, id], i) => {
+    const words = paths.slice(0, 8).map((path) => path.map(([site, id], i) => {
       const e = card.edge.get(id);
       if (!e) return i ? " → ?" : "? → ?";
-      return (i ? "" : nameOf(card, e.source)) + " → " + nameOf(card, e.target);
+      const [from, to] = ends(card, e, site);
+      return (i ? "" : nameOf(card, from)) + " → " + nameOf(card, to);
     }).join(""));
     const more = paths.length > 8 ? `; and ${paths.length - 8} more` : "";
     const name = nameOf(card, card.selected);
@@ -286,6 +385,7 @@
   const show = (card) => {
     if (card.drawn) return;
     card.drawn = true;
+    drawSentence(card);
     drawGraph(card);
     drawUnrolled(card);
     paint(card);
@@ -312,7 +412,11 @@
       event.preventDefault();
       toggle(node);
     });
-    element.querySelector(".show-dropped").addEventListener("change", () => { drawUnrolled(card); paint(card); });
+    for (const box of element.querySelectorAll(".show-dropped"))
+      box.addEventListener("change", () => {
+        (box.closest(".view").querySelector("[data-view=sentence]") ? drawSentence : drawUnrolled)(card);
+        paint(card);
+      });
     element.querySelector("details").addEventListener("toggle", () => drawTable(card));
   }
   document.addEventListener("keydown", (event) => {
@@ -324,7 +428,9 @@
     for (const { isIntersecting, target } of entries) if (isIntersecting) show(cards.find((c) => c.element === target));
   }, { rootMargin: "800px" });
   for (const card of cards.slice(DRAW_AT_ONCE)) watcher.observe(card.element);
+  // Paper does not scroll: everything must be there.
   window.addEventListener("beforeprint", () => cards.forEach(show));
+  matchMedia("print").addEventListener("change", (event) => event.matches && cards.forEach(show));
 
   const tip = document.getElementById("tip");
   const place = (event) => {
@@ -351,7 +457,7 @@
       visible += card.element.hidden ? 0 : 1;
     }
     const value = (card) => card.data.sort[Number(key)] ?? Infinity;
-    const sign = key === "1" ? -1 : 1;
+    const sign = key === "1" || key === "3" ? -1 : 1;  // the worst first
     const order = key === "" ? cards : [...cards].sort((a, b) => sign * compare(value(a), value(b)) || 0);
     document.getElementById("cards").append(...order.map((card) => card.element));
     document.getElementById("count").textContent = visible === cards.length ? plural(visible, "example") : `${visible} of ${plural(cards.length, "example")}`;

@@ -1,4 +1,4 @@
-"""One HTML file that shows explanations: verdict, certificate, graph, unrolled layers, edge table.
+"""One HTML file that shows explanations: verdict, certificate, sentence, graph, unrolled layers, edge table.
 
 The file is complete in itself (no network, CSS and JavaScript inlined) and the same input gives the same bytes.
 Words and numbers are rendered here and are readable without JavaScript; the drawings are made by ``page.js`` from
@@ -21,6 +21,7 @@ import jinja2
 from markupsafe import Markup
 
 from graphmask.errors import GraphMaskError
+from graphmask.report import sentence
 from graphmask.report.layout import layout
 from graphmask.storage import write_bytes
 
@@ -29,6 +30,7 @@ DRAW_AT_MOST = 1500
 TABLE_ROWS = 200
 OUTPUT_VALUES = 8
 LEGEND_TYPES = 24
+LONGEST_SENTENCE = 400
 
 # Okabe and Ito's palette, in the order page.css declares it (.c0 ... .c7).
 COLOURS = ("blue", "vermillion", "green", "orange", "sky", "purple", "yellow", "ink")
@@ -40,16 +42,19 @@ COLOUR_WORDS = {
 DASHES = 3  # after eight types colours come back with another dash
 
 KEPT, DROPPED, SILENT = 2, 1, 0
+NUMERIC = re.compile(r"[<>]? ?[-+\N{MINUS SIGN}]?\d[\d,]*(\.\d+)? ?%?")  # a number somebody has written already
 MINUS = "\N{MINUS SIGN}"  # as wide as a digit, unlike the hyphen
 
 
 @dataclass(frozen=True)
 class Table:
-    """A small table under the verdict."""
+    """A small table under the verdict, with a sentence on how to read it and a picture (SVG or PNG) if there are."""
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[str | float]]
+    note: str = ""
+    figure: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,13 @@ class Example:
     masked: list[float]
     notes: list[str]
     paths: dict[int, list[list[tuple[int, int]]]] | None  # node -> paths of (site, edge) hops that end in it
+    reverse: tuple[bool, ...] = ()  # [L] True where messages run from the target of an edge to its source
+    tokens: list[str] | None = None  # [V] words of a sentence, in order
+    roles: tuple[sentence.Role, ...] = ()
+    predicate: int | None = None  # number of a token
+    label: str | None = None
+    predicted: str | None = None
+    error: float | None = None  # share of output rows where they differ; None when not known
 
     def __post_init__(self) -> None:
         grids: dict[str, list[Any] | None] = {"kept": self.kept, "scores": self.scores, "gated": self.gated}
@@ -88,10 +100,20 @@ class Example:
             raise GraphMaskError(f"Expected nodes 0..{self.num_nodes - 1} in edges, got one outside.")
         if any(not math.isfinite(score) for row in self.scores for score in row):
             raise GraphMaskError("Expected finite scores, got NaN or infinity. Hint: scores are probabilities.")
-        sizes = ((self.edge_types, "edge_types", len(self.edges)), (self.node_labels, "node_labels", self.num_nodes))
+        sizes: tuple[tuple[Sequence[Any] | None, str, int], ...] = (
+            (self.edge_types, "edge_types", len(self.edges)),
+            (self.node_labels, "node_labels", self.num_nodes),
+            (self.tokens, "tokens", self.num_nodes),
+            (self.reverse or None, "values of reverse", len(self.sites)),
+        )
         for labels, name, size in sizes:
             if labels is not None and len(labels) != size:
                 raise GraphMaskError(f"Expected {size} {name}, got {len(labels)}.")
+        words = range(len(self.tokens or ()))
+        if any(not 0 <= start < end <= len(words) for start, end, _ in self.roles):
+            raise GraphMaskError(f"Expected roles with 0 <= start < end <= {len(words)} tokens, got {self.roles}.")
+        if self.predicate is not None and self.predicate not in words:
+            raise GraphMaskError(f"Expected a predicate among {len(words)} tokens, got {self.predicate}.")
 
     def state(self, site: int, edge: int) -> int:
         if not self.gated[site][edge]:
@@ -99,8 +121,21 @@ class Example:
         return KEPT if self.kept[site][edge] else DROPPED
 
 
-def render(examples: Sequence[Example], *, title: str, verdict: str, tables: Sequence[Table] = ()) -> str:
-    """The complete HTML document."""
+def render(
+    examples: Sequence[Example],
+    *,
+    title: str,
+    verdict: str,
+    tables: Sequence[Table] = (),
+    figures: Sequence[tuple[str, str]] | None = None,
+    contents: bool = False,
+    remark: str = "",
+) -> str:
+    """The complete HTML document.
+
+    ``figures`` are (number, what it is) for the top, by default over the examples; with ``contents`` there are
+    links to the sections; ``remark`` stands above the examples.
+    """
     slots = type_slots(label for example in examples for label in example.edge_types or ())
     cards = [_card(example, slots) for example in examples]
     here = Path(__file__).parent
@@ -113,13 +148,16 @@ def render(examples: Sequence[Example], *, title: str, verdict: str, tables: Seq
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, percent=percent)
+    environment.filters.update(number=number, percent=percent, lean=_lean)
     return environment.get_template("page.html.jinja").render(
         title=title,
         verdict=verdict,
-        tables=[_aligned(table) for table in tables],
+        tables=[_aligned(number, table) for number, table in enumerate(tables)],
         cards=cards,
-        figures=_figures(examples),
+        figures=_figures(examples) if figures is None else figures,
+        contents=contents and bool(tables),
+        remark=remark,
+        any_error=any(example.error is not None for example in examples),
         style=Markup((here / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=f"sha256-{digest}",
@@ -158,14 +196,23 @@ def in_line(values: Sequence[str | float]) -> list[str]:
     ]
 
 
-def _aligned(table: Table) -> dict[str, Any]:
+def _aligned(place: int, table: Table) -> dict[str, Any]:
     columns = list(zip(*table.rows, strict=True))
-    numeric = [any(not isinstance(v, str) for v in column) for column in columns]
+    numeric = [any(not isinstance(v, str) or NUMERIC.fullmatch(v) for v in column) for column in columns]
+    slug = re.sub(r"[^a-z0-9]+", "-", table.caption.lower()).strip("-")[:40]
     return {
+        "anchor": f"section-{place}-{slug}".rstrip("-"),  # with its number, because captions may be alike
         "caption": table.caption,
+        "note": table.note,
+        "figure": _data_address(table.figure) if table.figure else None,
         "header": list(zip(table.header, numeric or [False] * len(table.header), strict=True)),
         "rows": [list(zip(row, numeric, strict=True)) for row in zip(*map(in_line, columns), strict=True)],
     }
+
+
+def _data_address(picture: bytes) -> str:
+    kind = "png" if picture.startswith(b"\x89PNG") else "svg+xml"
+    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
 
 
 def percent(value: float) -> str:
@@ -196,6 +243,11 @@ def _natural(label: str) -> tuple[list[tuple[int, str]], str]:
 
 def _style_of(slot: int) -> str:
     return f"c{slot % len(COLOURS)} d{slot // len(COLOURS) % DASHES}"
+
+
+def _lean(html: str) -> Markup:
+    """Without indentation, a quarter of the markup of a card."""
+    return Markup(re.sub(r"\n\s+", "\n", html))
 
 
 def _embed(data: object) -> Markup:
@@ -229,7 +281,7 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
         nodes = sorted({v for e in drawn for v in example.edges[e]})
     else:
         nodes = list(range(example.num_nodes))
-    labels = example.node_labels or [str(v) for v in range(example.num_nodes)]
+    labels = example.node_labels or example.tokens or [str(v) for v in range(example.num_nodes)]
     place = layout(nodes, [example.edges[e] for e in drawn], max((len(labels[v]) for v in nodes), default=1))
     bend = dict(zip(drawn, place.bends, strict=True))
     shown = sorted({*drawn, *tabled})
@@ -238,7 +290,7 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
     if place.columns or len(nodes) > 24:
         # The drawing's order from top to bottom keeps lines short; small graphs keep their own (say, of words).
         rows = sorted(nodes, key=lambda v: (place.positions[v][1], place.positions[v][0], v))
-    data = {
+    data: dict[str, Any] = {
         "sites": example.sites,
         "box": [place.width, place.height, place.radius, place.columns],
         "nodes": [[v, *place.positions[v], labels[v], place.loop_angles.get(v, 0)] for v in nodes],
@@ -259,9 +311,21 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
         ],
         "table": tabled,
         "paths": None if example.paths is None else {str(v): p for v, p in sorted(example.paths.items()) if p},
-        "search": "\n".join([example.title, *example.notes, *(example.node_labels or ()), *types]).lower(),
-        "sort": [example.retained, _finite(example.divergence), example.title.lower()],
+        "search": _search_text(example, types),
+        # The last is larger than any right answer's, and smaller where the right answer is not known.
+        "sort": [
+            round(example.retained, 6),
+            _finite(example.divergence),
+            example.title.lower(),
+            -1 if example.error is None else example.error,
+        ],
     }
+    if any(example.reverse):
+        data["reverse"] = [int(value) for value in example.reverse]
+    if example.tokens is not None and len(example.tokens) <= LONGEST_SENTENCE:
+        data["sentence"] = _sentence(example, drawn, state)
+    elif example.tokens is not None:
+        remarks.append(f"No sentence view: {len(example.tokens):,} tokens are too many for a row.")
     hidden = len(edges) - len(tabled)
     return {
         "example": example,
@@ -277,6 +341,39 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
         "bar": _tolerance_bar(example),
         "outputs": _outputs(example),
     }
+
+
+def _sentence(example: Example, drawn: Sequence[int], state: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Two drawings: of the arcs with something kept, and of all. Dropped arcs would push the others apart."""
+    assert example.tokens is not None
+    kept = [[site for site, value in enumerate(row) if value == KEPT] for row in state]
+    carrying = [e for e in drawn if max(state[e], default=SILENT) > SILENT]
+    reverse = example.reverse or (False,) * len(example.sites)
+    found = sentence.arcs(example.edges, carrying, kept, example.edge_types, reverse)
+
+    def drawing(arcs: Sequence[sentence.Arc]) -> dict[str, Any]:
+        plan = sentence.layout(example.tokens or (), arcs, example.roles)
+        return {
+            "box": [plan.width, plan.height, plan.base],
+            "words": plan.words,
+            "arcs": [[p.arc.edges, p.left, p.right, p.top, p.label, p.arc.text] for p in plan.arcs],
+            "roles": plan.roles,
+        }
+
+    some = [arc for arc in found if arc.kept]
+    return {
+        "words": example.tokens,
+        "predicate": example.predicate,
+        "kept": drawing(some),
+        "all": drawing(found) if len(some) < len(found) else None,
+    }
+
+
+def _search_text(example: Example, types: Sequence[str]) -> str:
+    """Each text once: a graph may have hundreds of nodes of the same name."""
+    roles = [label for _, _, label in example.roles]
+    texts = [example.title, *example.notes, *(example.node_labels or ()), *(example.tokens or ()), *types, *roles]
+    return "\n".join(dict.fromkeys(text.lower() for text in texts))
 
 
 def _finite(value: float) -> float | None:

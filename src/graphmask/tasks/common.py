@@ -1,6 +1,7 @@
 """What the synthetic tasks share: drawing colours, cutting batches, finding root nodes, training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -69,6 +70,23 @@ def batches(
             )
         )
     return result
+
+
+def singles(batch: Batch) -> Iterator[Batch]:
+    """Every graph of a batch as a batch of one."""
+    edges = torch.bincount(batch.batch[batch.edge_index[0]], minlength=batch.num_graphs)
+    edge_ptr = starts(edges).tolist()
+    for graph, (n0, n1) in enumerate(pairwise(batch.ptr.tolist())):
+        e0, e1 = edge_ptr[graph : graph + 2]
+        yield Batch(
+            x=batch.x[n0:n1],
+            edge_index=batch.edge_index[:, e0:e1] - n0,
+            edge_type=batch.edge_type[e0:e1],
+            batch=torch.zeros(n1 - n0, dtype=torch.long),
+            ptr=torch.tensor([0, n1 - n0]),
+            y=batch.y[graph : graph + 1],
+            gold=batch.gold[e0:e1],
+        )
 
 
 def first_nodes(batch: Tensor) -> Tensor:

@@ -45,6 +45,16 @@ class Run:
     figures: dict[str, Any]
 
 
+#: Which of the three a draw is.
+TEST_PART = 2
+
+
+def draw(name: str, seed: int, part: int) -> list[Batch]:
+    """Graphs of a run: to fit on (0), to calibrate on (1), to be judged by (2)."""
+    # Seeds of the data are far apart, so that no graph is seen twice.
+    return tasks.get(name).generate((FIT, VALIDATION, TEST)[part], seed=(seed + 1) * 10_000 + part)
+
+
 def train_model(name: str, seed: int) -> tuple[nn.Module, dict[str, float]]:
     started = time.process_time()
     model, accuracy = tasks.get(name).train(seed=seed)
@@ -62,12 +72,8 @@ def run(
     progress: bool = True,
 ) -> Run:
     """``trained`` takes a model that `train_model` made before."""
-    task = tasks.get(name)
     model, about_model = trained or train_model(name, seed)
-    # Seeds of the data are far apart, so that no graph is seen twice.
-    fit, validation, test = (
-        task.generate(count, seed=(seed + 1) * 10_000 + part) for part, count in enumerate((FIT, VALIDATION, TEST))
-    )
+    fit, validation, test = (draw(name, seed, part) for part in range(3))
     explainer = GraphMask(model, tolerance=tolerance, seed=seed, recipe=recipe)
     wall, cpu = time.perf_counter(), time.process_time()
     history = explainer.fit(fit, validation, checkpoint=checkpoint, progress=progress)

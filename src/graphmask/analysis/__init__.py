@@ -1,0 +1,45 @@
+"""From masks to what the model does: every function takes explanations (any iterable) and gives a small table.
+
+Explanations are read once, in blocks: a store of millions streams through. Tables are `polars.DataFrame`, and need
+``pip install graphmask[store]``.
+"""
+
+from __future__ import annotations
+
+from graphmask.analysis.audits import baseline_swap, frontier, mean_messages, tolerance_curve
+from graphmask.analysis.edge_types import edge_types, edge_types_of_store, kept_by_type, type_overlap
+from graphmask.analysis.erosion import erosion
+from graphmask.analysis.inverses import inverses
+from graphmask.analysis.layers import attribution_by_layer, attribution_levels, layers_dropped
+from graphmask.analysis.leakage import baseline_leakage, mask_leakage
+from graphmask.analysis.path_lengths import kept_by_distance, kept_by_path_length
+from graphmask.analysis.paths import count_paths, edges_on_paths, list_paths, path_patterns, paths_into
+from graphmask.analysis.stability import consensus, fleiss_kappa, stability
+
+__all__ = [
+    "attribution_by_layer",
+    "attribution_levels",
+    "baseline_leakage",
+    "baseline_swap",
+    "consensus",
+    "count_paths",
+    "edge_types",
+    "edge_types_of_store",
+    "edges_on_paths",
+    "erosion",
+    "fleiss_kappa",
+    "frontier",
+    "inverses",
+    "kept_by_distance",
+    "kept_by_path_length",
+    "kept_by_type",
+    "layers_dropped",
+    "list_paths",
+    "mask_leakage",
+    "mean_messages",
+    "path_patterns",
+    "paths_into",
+    "stability",
+    "tolerance_curve",
+    "type_overlap",
+]

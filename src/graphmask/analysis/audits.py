@@ -1,0 +1,202 @@
+"""Audits of a fitted method: would another threshold, tolerance or baseline have told another story?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphmask import batches
+from graphmask.analysis.scoring import run_each, studied
+from graphmask.analysis.tables import table
+from graphmask.capture import Messages, tap
+from graphmask.case import Case, Choice
+from graphmask.errors import GraphMaskError
+from graphmask.guest import freeze, guest
+from graphmask.method import Method
+
+if TYPE_CHECKING:
+    import polars
+
+LEVELS = tuple(number / 20 for number in range(21))
+TOLERANCES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+def frontier(
+    method: Method,
+    loader: Iterable[Any],
+    *,
+    by: str = "threshold",
+    levels: Sequence[float] = LEVELS,
+    allow_infeasible: bool = False,
+) -> polars.DataFrame:
+    """Sparsity against divergence: one sweep over where to cut the scores, each cut verified with hard gates.
+
+    Args:
+        by: "threshold" keeps scores above the level; "fraction" keeps this fraction of each graph's messages, highest
+            scores first, rounded up.
+        levels: thresholds or fractions.
+
+    Columns:
+        level.
+        retained: share of all gates that are open.
+        divergence, flips: means over graphs, as in `Explanation`.
+        faithful: share of graphs within the method's tolerance.
+    """
+    levels = _checked(by, levels)
+    kept, divergence, flips, faithful = (torch.zeros(len(levels), dtype=torch.double) for _ in range(4))
+    gates = graphs = 0
+    with studied(method, loader, allow_infeasible) as cases:
+        for case, choice in cases:
+            sizes, distances, changed = _sweep(case, choice, by, levels)
+            gates, graphs = gates + int(case.trace.carried.sum()), graphs + case.split.count
+            kept += sizes.sum(1)
+            divergence += distances.sum(1)
+            flips += changed.sum(1)
+            faithful += (distances <= method.tolerance).double().sum(1)
+    figures = torch.stack([kept / max(gates, 1), divergence / graphs, flips / graphs, faithful / graphs], 1)
+    rows = [(level, *row) for level, row in zip(levels, figures.tolist(), strict=True)]
+    columns = {"level": float, "retained": float, "divergence": float, "flips": float, "faithful": float}
+    return table(columns, rows)
+
+
+def tolerance_curve(
+    method: Method,
+    loader: Iterable[Any],
+    tolerances: Sequence[float] = TOLERANCES,
+    *,
+    by: str = "threshold",
+    levels: Sequence[float] = LEVELS,
+    allow_infeasible: bool = False,
+) -> polars.DataFrame:
+    """How many predictions change, and how little is retained, if more divergence is tolerated.
+
+    For every graph the sparsest cut of the sweep (see `frontier`) whose divergence is within tolerance; where none is,
+    everything is kept.
+
+    Columns:
+        tolerance.
+        retained: share of all gates that are open.
+        divergence, flips: means over graphs.
+    """
+    levels = _checked(by, levels)
+    limits = torch.tensor([float(tolerance) for tolerance in tolerances], dtype=torch.double)
+    if not len(limits) or not bool((limits > 0).all()):
+        raise GraphMaskError(f"Expected tolerances above 0, got {list(tolerances)}.")
+    sums = torch.zeros(3, len(limits), dtype=torch.double)
+    gates = graphs = 0
+    with studied(method, loader, allow_infeasible) as cases:
+        for case, choice in cases:
+            everything = case.gates_per_graph(case.trace.carried).double().cpu()[None]
+            nothing = torch.zeros_like(everything)
+            swept = _sweep(case, choice, by, levels)
+            sizes, distances, changed = (
+                torch.cat([whole, part]) for whole, part in zip((everything, nothing, nothing), swept, strict=True)
+            )
+            allowed = distances <= limits[:, None, None]  # [tolerances, 1 + levels, G]
+            allowed[:, 0] = True
+            best = sizes.masked_fill(~allowed, torch.inf).argmin(1)
+            sums += torch.stack([values.gather(0, best).sum(1) for values in (sizes, distances, changed)])
+            gates, graphs = gates + int(everything.sum()), graphs + case.split.count
+    retained, divergence, flips = sums[0] / max(gates, 1), sums[1] / graphs, sums[2] / graphs
+    rows = torch.stack([limits, retained, divergence, flips], 1).tolist()
+    return table({"tolerance": float, "retained": float, "divergence": float, "flips": float}, rows)
+
+
+def _checked(by: str, levels: Sequence[float]) -> list[float]:
+    if by not in {"threshold", "fraction"}:
+        raise GraphMaskError(f"Expected by to be 'threshold' or 'fraction', got {by!r}.")
+    found = [float(level) for level in levels]
+    if not found or (by == "fraction" and any(not 0 <= level <= 1 for level in found)):
+        raise GraphMaskError(f"Expected levels, and fractions from 0 to 1, got {found}.")
+    return found
+
+
+def _sweep(case: Case, choice: Choice, by: str, levels: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """[levels, G] each: gates kept, divergence, share of rows that changed."""
+    sizes: list[Tensor] = []
+
+    def cuts() -> Iterator[Tensor]:
+        carried, owner = case.trace.carried, case.split.edge_graph
+        rank = case.gate_order(-choice.scores, carried) if by == "fraction" else None
+        total = case.gates_per_graph(carried)
+        for level in levels:
+            if rank is None:
+                gates = carried & (choice.scores > level)
+            else:
+                gates = carried & (rank < (level * total.double() - 1e-9).ceil()[owner])
+            sizes.append(case.gates_per_graph(gates))
+            yield gates
+
+    outputs = run_each(case, cuts(), choice.baselines)
+    found = [(case.distance(output).clamp_min(0), case.flips(output)) for output in outputs]
+    parts = sizes, [distance for distance, _ in found], [flips for _, flips in found]
+    kept, distances, changed = (torch.stack(part).double().cpu() for part in parts)
+    return kept, distances, changed
+
+
+def baseline_swap(method: Method, loader: Iterable[Any], *, allow_infeasible: bool = False) -> polars.DataFrame:
+    """The same edges kept, the others replaced by something else: does the explanation hang on its baseline?
+
+    Args:
+        loader: is passed over twice, first for the mean messages.
+
+    Columns:
+        baseline: "own", the method's (learned, in GraphMask's case); "mean" message of each site over the loader;
+            "zero".
+        divergence, flips: means over graphs.
+        faithful: share of graphs within the method's tolerance.
+    """
+    method.check_ready(allow_infeasible)
+    with guest(method.model):
+        batches.scan(loader, "the loader")
+    means = mean_messages(method, loader)
+    names = ("own", "mean", "zero")
+    sums = torch.zeros(len(names), 3, dtype=torch.double)
+    graphs = 0
+    with studied(method, loader, allow_infeasible) as cases:
+        for case, choice in cases:
+            graphs += case.split.count
+            for number, baselines in enumerate((choice.baselines, means, case.zeros())):
+                with torch.no_grad():
+                    output = case.run(choice.kept, baselines)
+                distance, flips = case.distance(output).clamp_min(0), case.flips(output)
+                faithful = distance <= method.tolerance
+                sums[number] += torch.stack([distance.sum(), flips.sum(), faithful.sum()]).double().cpu()
+    rows = [(name, *row) for name, row in zip(names, (sums / graphs).tolist(), strict=True)]
+    return table({"baseline": str, "divergence": float, "flips": float, "faithful": float}, rows)
+
+
+@torch.no_grad()
+def mean_messages(method: Method, loader: Iterable[Any]) -> list[Tensor]:
+    """Per site [D] the mean of all messages along the user's edges."""
+    sums: dict[int, Tensor] = {}
+    counts: dict[int, int] = {}
+    dtypes: dict[int, torch.dtype] = {}
+    sites = method.sites
+
+    def visit(messages: Messages) -> None:
+        rows = _rows(messages)
+        dtypes[messages.site] = rows.dtype
+        rows = rows if messages.edges is None else rows[messages.edges >= 0]
+        sums[messages.site] = sums.get(messages.site, 0) + rows.double().sum(0)
+        counts[messages.site] = counts.get(messages.site, 0) + len(rows)
+
+    with guest(method.model):
+        freeze(method.model, training=False)
+        for batch in loader:
+            with tap(method.model, visit, batches.edge_index_of(batch), sites) as state:
+                batches.call(method.forward, method.model, batch)
+            sites = sites or tuple(state.sites)
+    return [(sums[site] / max(counts[site], 1)).to(dtypes[site]) for site in sorted(sums)]
+
+
+def _rows(messages: Messages) -> Tensor:
+    """[E', D] also of the adjacency-matrix form."""
+    if messages.matrix is None:
+        return messages.flat()
+    b, r, _, sender = messages.matrix.entries
+    values = messages.matrix.messages
+    return values[b, r if values.shape[1] > 1 else torch.zeros_like(r), sender]

@@ -1,0 +1,240 @@
+"""Does the mask itself give the answer away?
+
+A gate network that knows the answer could write it into the pattern of open gates: the masked model would then agree
+with the original for the wrong reason. So a probe (logistic regression) tries to tell the model's prediction from
+what should not suffice for it, and is compared with a probe on masks shuffled within each graph and layer, which keep
+how many gates are open but not which. Much better than shuffled is a warning, not a proof: an honest explanation of a
+count also shows in the mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from graphmask import batches
+from graphmask.analysis.scoring import studied
+from graphmask.analysis.side_by_side import Block, side_by_side
+from graphmask.analysis.tables import share_interval, table
+from graphmask.capture import Messages, tap
+from graphmask.case import Case, Choice
+from graphmask.errors import GraphMaskError
+from graphmask.explanation import Explanation
+from graphmask.method import Method
+
+if TYPE_CHECKING:
+    import polars
+
+FOLDS = 5
+
+
+def mask_leakage(
+    explanations: Iterable[Explanation],
+    *,
+    label: Callable[[Explanation], int] | None = None,
+    shuffles: int = 5,
+    seed: int = 0,
+    most: int = 10_000,
+) -> polars.DataFrame:
+    """Can the prediction be told from the mask pattern alone?
+
+    The probe sees, per layer and edge type, how many edges are kept, their share of the edges of this type, and their
+    share of the kept. It is judged on graphs it was not fitted on (five-fold cross-validation).
+
+    Args:
+        label: the class to tell of an explanation; by default what the model predicts: the highest of several outputs,
+            the sign of a single one. Needed where a graph has several output rows.
+        shuffles: how many times masks are shuffled; accuracy is the mean.
+        seed: of shuffles and folds.
+        most: explanations to use, from the first on.
+
+    Columns:
+        features: "mask", "shuffled mask", or "none": the most frequent class.
+        accuracy: on held-out graphs.
+        low, high: its 95 % interval over graphs (Wilson's).
+        examples: graphs.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    labels: list[int] = []
+    masks, shuffled = _Features(), [_Features() for _ in range(shuffles)]
+    for block in side_by_side(islice(explanations, most)):
+        labels += [_label(explanation, label) for explanation in block.explanations]
+        masks.add(block, block.kept)
+        for features in shuffled:
+            features.add(block, shuffle(block.kept, block.carried, block.graph, generator))
+    return _compare(masks.matrix(), [features.matrix() for features in shuffled], torch.tensor(labels), seed)
+
+
+def baseline_leakage(
+    method: Method,
+    loader: Iterable[Any],
+    *,
+    shuffles: int = 5,
+    seed: int = 0,
+    most: int = 10_000,
+    allow_infeasible: bool = False,
+) -> polars.DataFrame:
+    """Can the prediction be told from the positions of the baselines, without any message?
+
+    The model runs with every dropped message replaced by its baseline and every *kept* message by zero: nothing that
+    was sent is left but which edges carry the baseline. The probe sees the model's output. The model still sees its
+    nodes, with shuffled masks as well: compare the two.
+
+    Args, columns: as in `mask_leakage`; examples are output rows.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    outputs: list[Tensor] = []
+    shuffled: list[list[Tensor]] = [[] for _ in range(shuffles)]
+    labels: list[Tensor] = []
+    with studied(method, loader, allow_infeasible) as cases:
+        for case, choice in cases:
+            if case.trace.graphs is not None:
+                raise GraphMaskError("Expected messages along lists of edges, got the adjacency-matrix form.")
+            labels.append(_classes(case))
+            carried, owner = case.trace.carried, case.split.edge_graph
+            outputs.append(_only_baselines(case, choice, choice.kept))
+            for found in shuffled:
+                found.append(_only_baselines(case, choice, shuffle(choice.kept, carried, owner, generator)))
+            if sum(map(len, labels)) >= most:
+                break
+    matrices = [torch.cat(found)[:most].double().cpu() for found in (outputs, *shuffled)]
+    return _compare(matrices[0], matrices[1:], torch.cat(labels)[:most].cpu(), seed)
+
+
+@torch.no_grad()
+def _only_baselines(case: Case, choice: Choice, kept: Tensor) -> Tensor:
+    """[rows, ...] the output with baselines where ``kept`` is False and zeros where it is True."""
+    padded = torch.cat([kept, kept.new_ones(len(kept), 1)], 1)
+
+    def visit(messages: Messages) -> tuple[Tensor, Tensor]:
+        edges = torch.arange(kept.shape[1], device=kept.device) if messages.edges is None else messages.edges
+        own = edges < 0  # the layer's own self-loops are never gated
+        baseline = choice.baselines[messages.site]
+        baseline = baseline[case.split.edge_graph[edges]] if baseline.dim() > 1 else baseline.expand(len(edges), -1)
+        return own, baseline * ~padded[messages.site, edges][:, None]
+
+    with tap(case.model, visit, case.trace.edge_map, case.trace.sites):
+        return batches.call(case.forward, case.model, case.batch).flatten(1)
+
+
+def _classes(case: Case) -> Tensor:
+    """[rows] what the model predicts."""
+    if not case.divergence.has_classes:
+        raise GraphMaskError("Expected a model that predicts classes, got a regression: there is no class to leak.")
+    output = case.trace.output
+    if output.dim() == 2 and output.shape[1] > 1 and case.divergence.name != "bernoulli":
+        return output.argmax(1)
+    if output.numel() != len(output):
+        raise GraphMaskError(f"Expected one prediction per output row, got outputs of shape {tuple(output.shape)}.")
+    return (case.divergence.logits(output).view(-1) > 0).long()
+
+
+def _label(explanation: Explanation, label: Callable[[Explanation], int] | None) -> int:
+    if label is not None:
+        return int(label(explanation))
+    output = explanation.original
+    if output.shape[0] != 1 or output.dim() > 2:
+        raise GraphMaskError(
+            f"Expected one output row per graph, got outputs of shape {tuple(output.shape)}. Pass label=..."
+        )
+    row = output.view(-1)
+    return int(row.argmax()) if len(row) > 1 else int(row[0] > 0)
+
+
+def shuffle(kept: Tensor, carried: Tensor, graph: Tensor, generator: torch.Generator) -> Tensor:
+    """The mask with each layer's gates in random order within each graph; nothing is kept where nothing is sent."""
+    mixed = torch.zeros_like(kept)
+    for row, sent, found in zip(kept, carried, mixed, strict=True):
+        edges = sent.nonzero().view(-1)
+        edges = edges[graph[edges].argsort(stable=True)]
+        random = torch.rand(len(edges), generator=generator, dtype=torch.double).to(kept.device)
+        order = random.argsort()
+        order = order[graph[edges][order].argsort(stable=True)]
+        found[edges[order]] = row[edges]
+    return mixed
+
+
+class _Features:
+    """[G, ...] of masks, gathered block by block; which types there are is known in the end."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+        self.layers = 0
+        self.parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # graph, layer, type, kept; one row per message
+
+    def add(self, block: Block, kept: Tensor) -> None:
+        layer, edge = block.carried.nonzero().t()
+        graph, kind, open_ = block.graph[edge] + self.graphs, block.edge_type[edge], kept[layer, edge]
+        rows, place = torch.stack([graph, layer, kind]).unique(dim=1, return_inverse=True)
+        counts = torch.zeros(2, rows.shape[1], dtype=torch.double)
+        counts = counts.index_add(1, place, torch.stack([torch.ones_like(open_), open_]).double())
+        self.parts.append((rows[0], rows[1], rows[2], counts))
+        self.graphs += len(block.explanations)
+        self.layers = block.sites
+
+    def matrix(self) -> Tensor:
+        graph, layer, kind = (torch.cat([part[number] for part in self.parts]) for number in range(3))
+        counts = torch.cat([part[3] for part in self.parts], 1)
+        types, kind = kind.unique(return_inverse=True)
+        sent, kept = torch.zeros(2, self.graphs, self.layers, max(len(types), 1), dtype=torch.double)
+        sent[graph, layer, kind], kept[graph, layer, kind] = counts
+        # All types together are one more.
+        sent, kept = (torch.cat([part, part.sum(2, keepdim=True)], 2) for part in (sent, kept))
+        return torch.stack([kept, kept / sent.clamp_min(1), kept / kept[:, :, -1:].clamp_min(1)], 3).flatten(1)
+
+
+# The probe -------------------------------------------------------------------------------------------------------
+
+
+def _compare(features: Tensor, shuffled: Sequence[Tensor], labels: Tensor, seed: int) -> polars.DataFrame:
+    if len(labels) < 2 * FOLDS:
+        raise GraphMaskError(f"Expected at least {2 * FOLDS} examples to fit and judge a probe, got {len(labels)}.")
+    classes, labels = labels.unique(return_inverse=True)
+    folds = list(_folds(len(labels), seed))
+    rows = [("mask", _accuracy(features, labels, len(classes), folds))]
+    if shuffled:
+        found = [_accuracy(matrix, labels, len(classes), folds) for matrix in shuffled]
+        rows.append(("shuffled mask", sum(found) / len(found)))
+    rows.append(("none", _accuracy(features[:, :0], labels, len(classes), folds)))
+    columns = {"features": str, "accuracy": float, "low": float, "high": float, "examples": int}
+    return table(columns, [(name, value, *share_interval(value, len(labels)), len(labels)) for name, value in rows])
+
+
+def _folds(count: int, seed: int) -> Iterator[Tensor]:
+    """bool [count]: held out."""
+    place = torch.randperm(count, generator=torch.Generator().manual_seed(seed)) % FOLDS
+    return (place == fold for fold in range(FOLDS))
+
+
+def _accuracy(features: Tensor, labels: Tensor, classes: int, folds: Sequence[Tensor]) -> float:
+    right = sum(int((_predict(features, labels, classes, out) == labels[out]).sum()) for out in folds)
+    return right / len(labels)
+
+
+@torch.enable_grad()
+def _predict(features: Tensor, labels: Tensor, classes: int, out: Tensor) -> Tensor:
+    """Classes of the held-out rows; by logistic regression, or without features the most frequent class."""
+    if features.shape[1] == 0:
+        most = torch.bincount(labels[~out], minlength=classes).argmax()
+        return most.expand(int(out.sum()))
+    mean, deviation = features[~out].mean(0), features[~out].std(0)
+    scaled = (features - mean) / torch.where(deviation > 1e-9, deviation, 1)
+    scaled = scaled * (deviation > 1e-9)  # a column that never varied in fitting tells nothing
+    weight = torch.zeros(features.shape[1], classes, dtype=torch.double, requires_grad=True)
+    bias = torch.zeros(classes, dtype=torch.double, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weight, bias], max_iter=100, line_search_fn="strong_wolfe")
+    inputs, wanted = scaled[~out].detach(), labels[~out]
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = F.cross_entropy(inputs @ weight + bias, wanted) + 0.5 / len(wanted) * weight.square().sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    return (scaled[out] @ weight + bias).detach().argmax(1)

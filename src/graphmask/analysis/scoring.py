@@ -1,0 +1,116 @@
+"""Scores of a model whose messages are replaced: what erosion, layers and audits measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmask import batches
+from graphmask.case import GATES_AT_ONCE, MOST_COPIES, Case, Choice
+from graphmask.errors import GraphMaskError
+from graphmask.guest import freeze, guest
+from graphmask.method import Method
+
+#: ``score(output, batch)``: one value per output row, or one for the batch (weighed by its rows).
+Score = Callable[[Tensor, Any], Tensor | float]
+
+
+@contextmanager
+def studied(
+    method: Method, loader: Iterable[Any], allow_infeasible: bool = False
+) -> Iterator[Iterator[tuple[Case, Choice]]]:
+    """Inside, every batch with what the method keeps of it; the model leaves as it came, whatever happens."""
+    batches.check_loader(loader, "the loader")
+    method.check_ready(allow_infeasible)
+
+    def cases() -> Iterator[tuple[Case, Choice]]:
+        number = -1
+        for number, batch in enumerate(loader):
+            batches.check(batch, f"batch {number}")
+            case = method._case(batch, f"batch {number}")
+            yield case, method.choose(case)
+        if number < 0:
+            raise GraphMaskError("Expected the loader to hold at least one batch, found none. Is it a spent iterator?")
+
+    with guest(method.model):  # also around the loader: shuffling draws from the user's random state
+        freeze(method.model, training=False)
+        yield cases()
+
+
+@torch.no_grad()
+def run_each(case: Case, gates: Iterable[Tensor], baselines: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The model's output with each of the gates [L, E]; copies of a small graph go through the model at once."""
+    if case.split.count > 1 or any(baseline.dim() > 1 for baseline in baselines):
+        yield from (case.run(some, baselines) for some in gates)
+        return
+    most = max(1, min(MOST_COPIES, GATES_AT_ONCE // max(case.trace.values.numel(), 1)))
+    waiting: list[Tensor] = []
+    for some in gates:
+        waiting.append(some)
+        if len(waiting) == most:
+            yield from case.run_many(torch.stack(waiting), baselines)
+            waiting = []
+    if waiting:
+        yield from case.run_many(torch.stack(waiting), baselines)
+
+
+class Tally:
+    """Sums of scores over batches, by measure."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+        self.rows: dict[str, float] = {}
+
+    def add(self, case: Case, output: Tensor, score: Score | None) -> None:
+        for measure, (total, rows) in measures(case, output, score).items():
+            self.sums[measure] = self.sums.get(measure, 0.0) + total
+            self.rows[measure] = self.rows.get(measure, 0.0) + rows
+
+    def means(self) -> dict[str, float]:
+        return {measure: total / max(self.rows[measure], 1.0) for measure, total in self.sums.items()}
+
+
+def measures(case: Case, output: Tensor, score: Score | None) -> dict[str, tuple[float, int]]:
+    """Measure -> (sum over output rows, how many rows).
+
+    The user's ``score``; or agreement with the original's prediction, accuracy against ``batch.y`` if there is one
+    label per row, and divergence from the original. A regression has a divergence only.
+    """
+    rows = output.shape[0]
+    if score is not None:
+        value = score(output, case.batch)
+        if isinstance(value, Tensor) and value.dim() and value.shape[0] == rows and value.numel() == rows:
+            return {"score": (float(value.double().sum()), rows)}
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise GraphMaskError(
+                f"Expected the score to be one number or one per output row ({rows}), got shape {tuple(value.shape)}."
+            )
+        return {"score": (float(value) * rows, rows)}
+    found: dict[str, tuple[float, int]] = {}
+    divergence = case.divergence
+    if divergence.has_classes:
+        found["agreement"] = rows - float(divergence.flips(case.trace.output, output).sum()), rows
+        right = _right(case, output)
+        if right is not None:
+            found["accuracy"] = float(right.sum()), rows
+    found["divergence"] = float(divergence(case.trace.output, output).double().sum()), rows
+    return found
+
+
+def _right(case: Case, output: Tensor) -> Tensor | None:
+    """bool [rows] against the labels; None if there are none, or not one per row."""
+    labels = batches.tensor(case.batch, "y")
+    if labels is None:
+        return None
+    yes_or_no = case.divergence.name == "bernoulli" or output.dim() < 2 or output.shape[-1] < 2
+    if yes_or_no:
+        if output.numel() != output.shape[0] or labels.numel() != output.shape[0]:
+            return None
+        return (case.divergence.logits(output) > 0).view(-1) == (labels.view(-1) > 0)
+    if output.dim() != 2 or labels.numel() != output.shape[0] or labels.is_floating_point():
+        return None
+    return output.argmax(-1) == labels.view(-1)

@@ -1,0 +1,164 @@
+"""Many explained graphs side by side, as one: what holds for edges of one graph is computed for thousands at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmask.errors import GraphMaskError
+from graphmask.explanation import Explanation
+
+#: A block is closed once it holds this many edges or graphs: memory is bounded whatever the number of explanations.
+EDGES_AT_ONCE, GRAPHS_AT_ONCE = 1 << 16, 1 << 13
+#: The type of edges in graphs without edge types; None in tables.
+NO_TYPE = -(2**31)
+
+#: What is looked up per explanation: a key of its ``info``, or a function of it.
+Key = str | Callable[[Explanation], Any]
+#: Node numbers, the same in every graph; a key of ``info`` that holds them; or a function of the explanation.
+Nodes = Sequence[int] | Key
+
+
+@dataclass
+class Block:
+    """``G`` graphs, ``E`` edges in all, ``L`` sites; nodes are numbered through."""
+
+    explanations: tuple[Explanation, ...]
+    source: Tensor  #: [L, E] node that sends: the second row of edge_index where a site runs against the edges
+    target: Tensor  #: [L, E]
+    kept: Tensor  #: bool [L, E]
+    carried: Tensor  #: bool [L, E]
+    scores: Tensor  #: [L, E]
+    edge_type: Tensor  #: [E], NO_TYPE where there is none
+    graph: Tensor  #: [E]
+    first_node: Tensor  #: [G]
+    num_nodes: int
+
+    @classmethod
+    def of(cls, explanations: Sequence[Explanation]) -> Block:
+        edges = [explanation.edge_index.cpu() for explanation in explanations]
+        sizes = torch.tensor([number_of_nodes(explanation) for explanation in explanations])
+        counts = torch.tensor([e.shape[1] for e in edges])
+        graph = torch.arange(len(edges)).repeat_interleave(counts)
+        first_node = sizes.cumsum(0) - sizes
+        both = torch.cat(edges, 1).long() + first_node[graph]
+        reverse = torch.tensor([site.reverse for site in explanations[0].structure], dtype=torch.long)
+        return cls(
+            tuple(explanations),
+            both[reverse],
+            both[1 - reverse],
+            torch.cat([explanation.kept.cpu() for explanation in explanations], 1),
+            torch.cat([explanation.carried.cpu() for explanation in explanations], 1),
+            torch.cat([explanation.scores.detach().cpu() for explanation in explanations], 1),
+            torch.cat([_types(explanation) for explanation in explanations]),
+            graph,
+            first_node,
+            int(sizes.sum()),
+        )
+
+    @property
+    def sites(self) -> int:
+        return len(self.kept)
+
+    def nodes(self, which: Nodes | None) -> Tensor:
+        """bool [N]; all nodes if None."""
+        if which is None:
+            return torch.ones(self.num_nodes, dtype=torch.bool)
+        chosen = torch.zeros(self.num_nodes, dtype=torch.bool)
+        for explanation, first in zip(self.explanations, self.first_node.tolist(), strict=True):
+            chosen[[first + node for node in nodes_of(explanation, which)]] = True
+        return chosen
+
+
+def side_by_side(explanations: Iterable[Explanation]) -> Iterator[Block]:
+    """One pass over explanations of one model, in blocks."""
+    first: Explanation | None = None
+    waiting: list[Explanation] = []
+    edges = 0
+    for explanation in explanations:
+        first = first or explanation
+        check_same_sites(first, explanation)
+        waiting.append(explanation)
+        edges += explanation.edge_index.shape[1]
+        if edges >= EDGES_AT_ONCE or len(waiting) >= GRAPHS_AT_ONCE:
+            yield Block.of(waiting)
+            waiting, edges = [], 0
+    if first is None:
+        raise none_found()
+    if waiting:
+        yield Block.of(waiting)
+
+
+def none_found() -> GraphMaskError:
+    return GraphMaskError("Expected at least one explanation, found none. Is it a spent iterator?")
+
+
+def check_same_sites(first: Explanation, other: Explanation) -> None:
+    if first.structure is other.structure:
+        return
+    expected, found = ([(site.name, site.reverse) for site in e.structure] for e in (first, other))
+    if expected != found:
+        raise GraphMaskError(
+            f"Expected explanations of one model, with sites {', '.join(first.sites)}, got one with "
+            f"{', '.join(other.sites)}. Analyse each model's explanations by themselves."
+        )
+
+
+def number_of_nodes(explanation: Explanation) -> int:
+    edges = explanation.edge_index
+    return max(explanation.num_nodes, int(edges.max()) + 1 if edges.numel() else 0)
+
+
+def _types(explanation: Explanation) -> Tensor:
+    if explanation.edge_type is None:
+        return torch.full((explanation.edge_index.shape[1],), NO_TYPE)
+    return explanation.edge_type.cpu().long()
+
+
+def look_up(explanation: Explanation, key: Key) -> Any:
+    if callable(key):
+        return key(explanation)
+    if key not in explanation.info:
+        known = ", ".join(map(repr, explanation.info)) or "nothing"
+        raise GraphMaskError(f"Expected {key!r} in explanation.info, found {known}. Or pass a function.")
+    return explanation.info[key]
+
+
+def nodes_of(explanation: Explanation, which: Nodes) -> list[int]:
+    """Node numbers within one graph."""
+    found = look_up(explanation, which) if isinstance(which, str) or callable(which) else which
+    found = found.tolist() if isinstance(found, Tensor) else found
+    nodes = [found] if isinstance(found, int) else [int(node) for node in found]
+    count = number_of_nodes(explanation)
+    wrong = [node for node in nodes if not 0 <= node < count]
+    if wrong:
+        raise GraphMaskError(f"Expected nodes from 0 to {count - 1}, got {wrong[0]}.")
+    return nodes
+
+
+def tally(*columns: Tensor) -> list[tuple[tuple[int, ...], int]]:
+    """Every combination of values that occurs in the columns (long [n] each), and how often."""
+    if not len(columns[0]):
+        return []
+    low = [int(column.min()) for column in columns]
+    width = [int(column.max()) - least + 1 for column, least in zip(columns, low, strict=True)]
+    size = 1
+    for w in width:
+        size *= w
+    if size >= 1 << 62:
+        rows, counts = torch.stack(columns, 1).unique(dim=0, return_counts=True)
+    else:
+        code = torch.zeros_like(columns[0])
+        for column, least, w in zip(columns, low, width, strict=True):
+            code = code * w + (column - least)
+        code, counts = code.unique(return_counts=True)
+        parts = []
+        for least, w in zip(reversed(low), reversed(width), strict=True):
+            parts.append(code % w + least)
+            code = code // w
+        rows = torch.stack(parts[::-1], 1)
+    return [(tuple(row), count) for row, count in zip(rows.tolist(), counts.tolist(), strict=True)]

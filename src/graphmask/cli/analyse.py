@@ -1,0 +1,75 @@
+"""`graphmask analyse DIR`: every analysis that applies to a run, or to a store of explanations, as small tables."""
+
+from __future__ import annotations
+
+import json as js
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphmask.cli.common import Json, console, show, write_json
+from graphmask.progress import steps
+from graphmask.storage import write_bytes
+
+#: Batches on which the model is run again, some hundred times in all.
+BATCHES = 8
+
+
+def analyse(
+    folder: Annotated[Path, typer.Argument(help="What `graphmask run` or explain_all(..., out=DIR) wrote.")],
+    fits: Annotated[int, typer.Option(help="Fit this many times with other seeds and measure how far fits agree.")] = 1,
+    rows: Annotated[int, typer.Option(help="Rows of a table to print; files have all.")] = 12,
+    json: Json = None,
+) -> None:
+    """Which edge types, which paths, how stable, is what is kept needed: one table each, as CSV and JSON."""
+    from graphmask import store
+    from graphmask.analysis import everything, stability
+    from graphmask.tasks import folder as folders
+    from graphmask.tasks import runner
+
+    run = folders.read(folder) if (folder / folders.FIGURES).exists() else None
+    explanations = run.store if run else store.open(folder)
+    found: list[everything.Named] = []
+    with runner.one_thread(), steps(7 + (6 if run else 0) + max(fits - 1, 0), enabled=True) as step:
+        step("explanations")
+        for table in everything.of_store(explanations):
+            found.append(table)
+            step(table.title)
+        if run:
+            for table in everything.of_model(run.explainer, run.test[:BATCHES]):
+                found.append(table)
+                step(table.title)
+        if run and fits > 1:
+            several = [list(run.explainer.explain_all(run.test[:BATCHES], allow_infeasible=True))]
+            for seed in range(run.figures["seed"] + 1, run.figures["seed"] + fits):
+                step(f"fit with seed {seed}")
+                again = type(run.explainer)(run.model, tolerance=run.explainer.tolerance, seed=seed)
+                again.fit(*(runner.draw(run.name, run.figures["seed"], part) for part in (0, 1)), progress=False)
+                several.append(list(again.explain_all(run.test[:BATCHES], allow_infeasible=True)))
+            found.append(everything.Named("stability", f"Agreement of {fits} fits", stability(several)))
+    figures: dict[str, Any] = {}
+    for name, title, frame in found:
+        cells = [[_short(cell) for cell in row] for row in frame.head(rows).rows()]
+        show(title if frame.height <= rows else f"{title} (first {rows} of {frame.height} rows)", frame.columns, cells)
+        write_bytes(folder / "analysis" / f"{name}.csv", _flat(frame).write_csv().encode())
+        figures[name] = {"title": title, "columns": frame.columns, "rows": [list(row) for row in frame.rows()]}
+    write_bytes(folder / "analysis" / "tables.json", (js.dumps(figures, indent=1) + "\n").encode())
+    console.print(f"tables: {folder / 'analysis'}", highlight=False)
+    write_json(json, figures)
+
+
+def _short(cell: Any) -> Any:
+    if isinstance(cell, list | tuple):
+        return ", ".join("-" if part is None else str(part) for part in cell)
+    return "" if cell is None else cell
+
+
+def _flat(frame: Any) -> Any:
+    """Lists have no place in a CSV."""
+    import polars
+
+    lists = [name for name, kind in frame.schema.items() if kind == polars.List]
+    return frame.with_columns(
+        polars.col(name).list.eval(polars.element().cast(polars.String)).list.join(" ") for name in lists
+    )

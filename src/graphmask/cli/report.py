@@ -1,0 +1,50 @@
+"""`graphmask report DIR`: one HTML file about a run or a store of explanations, and its figures for a paper."""
+
+from __future__ import annotations
+
+import json as js
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphmask.cli.common import console, gold_rows
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="What `graphmask run` or explain_all(..., out=DIR) wrote.")],
+    out: Annotated[Path | None, typer.Option(help="The page; DIR/report.html by default.")] = None,
+    examples: Annotated[int, typer.Option(help="Explanations to show, at most.")] = 200,
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
+) -> None:
+    """Write one self-contained page, with the tables of `graphmask analyse` if it was run before."""
+    from graphmask import store
+    from graphmask.report.analysed import draw
+    from graphmask.report.build import write_report
+    from graphmask.tasks import folder as folders
+
+    run = js.loads((folder / folders.FIGURES).read_text()) if (folder / folders.FIGURES).exists() else None
+    explanations = store.open(folder / folders.EXPLANATIONS if run else folder)
+    known = folder / "analysis" / "tables.json"
+    analysed: dict[str, Any] = js.loads(known.read_text()) if known.exists() else {}
+    tables: list[tuple[Any, ...]] = []
+    if run:
+        tables.append(
+            ("Kept edges against the known answer, per cent", ["site", "precision", "recall", "F1"], gold_rows(run))
+        )
+    tables += [
+        (table["title"], [name.replace("_", " ") for name in table["columns"]], table["rows"])
+        for table in analysed.values()
+    ]
+    page = write_report(
+        out or folder / "report.html",
+        explanations,
+        tables=tables,
+        title=title or (f"What the {run['task']} model used" if run else "What the model used"),
+        examples=examples,
+    )
+    console.print(f"page: {page}", highlight=False)
+    for figure in draw(folder / "figures", analysed):
+        console.print(f"figure: {figure}", highlight=False)
+    if not analysed:
+        console.print(f"no analyses yet: graphmask analyse {folder}", highlight=False)

@@ -1,0 +1,55 @@
+"""Figures of the tables that are better seen than read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from graphmask.report.figures import bars, curve
+
+Rows = list[dict[str, Any]]
+
+
+def draw(folder: Path, analysed: dict[str, Any]) -> list[Path]:
+    """From what `graphmask analyse` found, name -> {"title", "columns", "rows"}, to SVG files."""
+    drawers = {"edge_types": _edge_types, "frontier": _frontier, "erosion": _erosion}
+    found = []
+    for name, drawer in drawers.items():
+        table = analysed.get(name)
+        if table and table["rows"]:
+            rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+            found.append(drawer(folder / f"{name}.svg", table["title"], rows))
+    return found
+
+
+def _edge_types(path: Path, title: str, rows: Rows) -> Path:
+    groups: dict[str, dict[str, float]] = {}
+    for row in rows:
+        group = groups.setdefault("no type" if row["type"] is None else f"type {row['type']}", {})
+        group[f"kept at layer {row['layer']}"] = row["share"]
+    for row in rows:
+        groups["no type" if row["type"] is None else f"type {row['type']}"]["base rate"] = row["base_rate"]
+    return bars(path, title, groups)
+
+
+def _frontier(path: Path, title: str, rows: Rows) -> Path:
+    points = sorted((row["retained"], row["divergence"], row["flips"]) for row in rows)
+    x, divergence, flips = (list(column) for column in zip(*points, strict=True))
+    series = {"divergence": divergence, "changed predictions": flips}
+    return curve(path, title, x, series, x_label="share of messages kept")
+
+
+def _erosion(path: Path, title: str, rows: Rows) -> Path:
+    """Agreement and accuracy, whichever there are."""
+    rows = [row for row in rows if row["measure"] != "divergence"]
+    x = sorted({row["fraction"] for row in rows})
+    by = {(f"{row['measure']}, {row['dropped']} dropped", row["fraction"]): row for row in rows}
+    names = list(dict.fromkeys(name for name, _ in by))
+    means = {name: [by[name, at]["mean"] for at in x] for name in names}
+    bands = {name: [_interval(by[name, at]) for at in x] for name in names}
+    return curve(path, title, x, means, bands, x_label="share dropped", per_cent=True)
+
+
+def _interval(row: dict[str, Any]) -> tuple[float, float]:
+    known = row["low"] is not None
+    return (row["low"], row["high"]) if known else (row["mean"], row["mean"])

@@ -1,0 +1,110 @@
+"""Is it the same run? What an explainer is, and what a batch holds, in a few bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric import EdgeIndex
+
+from graphmask import batches, storage
+from graphmask.capture import Site
+from graphmask.errors import GraphMaskError
+
+if TYPE_CHECKING:
+    from graphmask.method import Method
+
+#: Attributes of a method that do not change its explanations, or are compared in a way of their own.
+_ELSEWHERE = {"model", "forward", "divergence", "sites", "history", "progress"}
+
+
+def settings_of(method: Method) -> dict[str, Any]:
+    """What must agree for two explainers to give the same explanations."""
+    own = {name: _plain(value) for name, value in vars(method).items() if name not in _ELSEWHERE}
+    return storage.as_json(
+        own
+        | {
+            "method": method.name,
+            "model": storage.fingerprint(method.model),
+            "custom_forward": method.forward is not batches.default_forward,
+            "threshold": method.threshold,
+        }
+    )
+
+
+def divergence_of(method: Method) -> dict[str, Any]:
+    choice = method.divergence.choice
+    return {**method.divergence.state(), "choice": choice if isinstance(choice, str) else "custom"}
+
+
+def adopt(method: Method, settings: dict[str, Any], description: dict[str, Any], folder: Path) -> None:
+    """Raise unless the store is the method's; bring the method to where it was after the first batch."""
+    found, state = description["settings"], dict(description["divergence"])
+    mine, sites = divergence_of(method), tuple(Site.from_json(site) for site in description["sites"])
+    other = [key for key in settings if key in found and found[key] != settings[key]]
+    # Once resolved, "auto" has become a name: a saved and loaded explainer knows only that.
+    compared = ("name", "probabilities", "variance") if method.divergence.resolved else ("choice",)
+    if any(mine[key] != state[key] for key in compared):
+        other.append("divergence")
+    if method.sites not in (None, sites):
+        other.append("sites")
+    if other:
+        raise GraphMaskError(
+            f"Expected a store of this explainer at {folder}, found one with another {', '.join(other)}. "
+            "Write to another folder, or delete this one to start anew."
+        )
+    # Both are decided on the first batch, which is not run again.
+    method.divergence.load_state(state)
+    method.sites = sites
+
+
+def content_of(batch: Any) -> str:
+    """The same for two batches exactly when their tensors are."""
+    return _hash([batches.edge_index_of(batch), *sorted(batches._items(batch), key=lambda item: item[0])])
+
+
+def _plain(value: Any) -> Any:
+    """JSON that differs where the values do; of what cannot be told, the type."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, nn.Module):
+        return storage.fingerprint(value)
+    if isinstance(value, Tensor):
+        return _hash(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    return type(value).__name__
+
+
+def _hash(value: Any) -> str:
+    """Of all tensors and names inside."""
+    digest = hashlib.blake2b(digest_size=16)
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, EdgeIndex):
+            value = value.as_tensor()
+        if isinstance(value, Tensor) and value.layout == torch.sparse_coo:
+            whole = value.coalesce()
+            stack += [whole.indices(), whole.values()]
+        elif isinstance(value, Tensor) and value.layout == torch.sparse_csr:
+            stack += [value.crow_indices(), value.col_indices(), value.values()]
+        elif isinstance(value, Tensor) and value.layout == torch.strided:
+            digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, Mapping):
+            stack += value.items()
+        elif isinstance(value, (list, tuple)):
+            stack += value
+        elif isinstance(value, str):
+            digest.update(value.encode(errors="surrogatepass"))
+    return digest.hexdigest()

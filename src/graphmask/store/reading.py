@@ -1,0 +1,173 @@
+"""A store's frames, and its explanations one by one."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphmask import storage
+from graphmask.capture import Site
+from graphmask.errors import GraphMaskError
+from graphmask.explanation import Explanation
+from graphmask.store import files
+from graphmask.store.columns import dtype_of
+from graphmask.store.files import Shard
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: Columns of the graphs that an explanation works out by itself.
+_DERIVED = ("graph", "original", "masked", "prediction", "label", "faithful", "retained")
+
+
+def open(path: str | Path) -> Store:
+    """The explanations that ``explain_all(loader, out=path)`` has written so far."""
+    files.require()
+    folder = Path(path)
+    if not (folder / files.DESCRIPTION).is_file():
+        found = f"a folder without {files.DESCRIPTION}" if folder.is_dir() else "no such folder"
+        raise GraphMaskError(f"Expected a store of explanations at {folder}, found {found}.")
+    description, shards = files.describe(folder), files.shards(folder)
+    if not shards:
+        raise GraphMaskError(
+            f"Expected at least one complete shard in {folder}, found none. Run explain_all(loader, out=...) again."
+        )
+    with storage.understood(folder / files.DESCRIPTION, "store"):
+        return Store(folder, description, shards)
+
+
+class Store:
+    """Explanations on disk: lazy frames for questions about all of them, and each one as an `Explanation`.
+
+    .. code-block:: python
+
+        store = graphmask.store.open("DIR")
+        store.edges.group_by("layer").agg(pl.col("kept").mean()).collect()
+        explanation = store[12]
+    """
+
+    def __init__(self, path: Path, description: dict[str, Any], shards: list[Shard]) -> None:
+        self.path = path
+        self.structure = tuple(Site.from_json(site) for site in description["sites"])
+        self.method: str = description["method"]
+        self.tolerance: float = description["tolerance"]
+        self.baselines = shared_baselines(description)  #: per site, of graphs that have none of their own
+        self.shards = shards
+        self.complete: bool = description["graphs"] == len(self)  #: False where a run was cut short
+        self._located: tuple[int, np.ndarray[Any, Any]] | None = None
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the places where messages flow, input side first."""
+        return tuple(site.name for site in self.structure)
+
+    @property
+    def edges(self) -> pl.LazyFrame:
+        """One row per graph, layer and edge that the layer carries; read when it is collected."""
+        import polars as pl
+
+        return _scan([shard.edges for shard in self.shards]).filter(pl.col("carried")).drop("carried")
+
+    @property
+    def graphs(self) -> pl.LazyFrame:
+        """One row per graph: its certificate, what the model said, and the user's notes."""
+        return _scan([shard.graphs for shard in self.shards])
+
+    def __repr__(self) -> str:
+        state = "" if self.complete else "; cut short, run explain_all again to go on"
+        return f"Store({str(self.path)!r}: {len(self)} graphs by {self.method} at {', '.join(self.sites)}{state})"
+
+    def __len__(self) -> int:
+        return self.shards[-1].first + self.shards[-1].count
+
+    def __getitem__(self, graph: int) -> Explanation:
+        number = operator.index(graph)
+        number += len(self) if number < 0 else 0
+        if not 0 <= number < len(self):
+            raise IndexError(f"Expected a graph from 0 to {len(self) - 1}, got {graph}.")
+        at = bisect_right(self.shards, number, key=lambda shard: shard.first) - 1
+        start = number - self.shards[at].first
+        return next(self._read(at, start, start + 1))
+
+    def __iter__(self) -> Iterator[Explanation]:
+        for at, shard in enumerate(self.shards):
+            yield from self._read(at, 0, shard.count)  # what it has read is gone when it ends
+
+    def _read(self, at: int, start: int, stop: int) -> Iterator[Explanation]:
+        """The explanations ``start`` to ``stop`` of a shard."""
+        shard, sites = self.shards[at], len(self.structure)
+        row_of = self._rows_of(at)[start : stop + 1]
+        names = ["source", "target", "score", "kept", "carried"]
+        names += [] if shard.dtypes["edge_type"] is None else ["type"]
+        graphs = files.rows(shard.graphs, start, stop)
+        edges = files.rows(shard.edges, int(row_of[0]), int(row_of[-1]), names)
+        with storage.understood(shard.graphs, "store"):
+            index, kind, output = (dtype_of(shard.dtypes[name]) for name in ("edge_index", "edge_type", "output"))
+            sizes = np.diff(row_of).tolist()
+            column = {name: torch.from_numpy(edges[name].to_numpy().copy()) for name in names}
+            ends = torch.stack([column.pop("source"), column.pop("target")]).to(index).split(sizes, 1)
+            parts = {name: values.split(sizes) for name, values in column.items()}
+            rows = graphs.drop_columns(list(_DERIVED)).to_pylist()
+            lengths = [prod(row["shape"]) for row in rows]
+            outputs = [_values(graphs[name]).to(output).split(lengths) for name in ("original", "masked")]
+        del graphs, edges, column
+        for number, row in enumerate(rows):
+            with storage.understood(shard.graphs, "store"):
+                count, shape = row.pop("num_edges"), row.pop("shape")
+                notes, own = row.pop("metadata"), row.pop("baselines")
+                kept, scores, carried = (parts[n][number].view(sites, count) for n in ("kept", "score", "carried"))
+                # Copies, so that whoever keeps one explanation does not keep its shard.
+                explanation = Explanation(
+                    edge_index=ends[number][:, :count].clone(),
+                    kept=kept.clone(),
+                    scores=scores.clone(),
+                    carried=carried.clone(),
+                    original=outputs[0][number].view(shape).clone(),
+                    masked=outputs[1][number].view(shape).clone(),
+                    structure=self.structure,
+                    baselines=self.baselines if own is None else self._as_baselines(own),
+                    edge_type=None if kind is None else parts["type"][number][:count].to(kind, copy=True),
+                    info={} if notes is None else files.parse(notes, shard.graphs),
+                    **row,
+                )
+            yield explanation
+
+    def _as_baselines(self, own: list[list[float]]) -> tuple[Tensor, ...]:
+        return tuple(torch.tensor(v, dtype=b.dtype) for v, b in zip(own, self.baselines, strict=True))
+
+    def _rows_of(self, at: int) -> np.ndarray[Any, Any]:
+        """[graphs + 1] where each graph's rows begin in the shard's edges."""
+        if self._located is None or self._located[0] != at:
+            shard = self.shards[at]
+            edges = files.rows(shard.graphs, 0, shard.count, ["num_edges"])["num_edges"].to_numpy()
+            starts = np.concatenate([[0], np.cumsum(len(self.structure) * edges)])
+            if starts[-1] != shard.rows:
+                raise GraphMaskError(
+                    f"Expected {starts[-1]} rows in {shard.edges}, found {shard.rows}. Make the store anew."
+                )
+            self._located = (at, starts)
+        return self._located[1]
+
+
+def shared_baselines(description: dict[str, Any]) -> tuple[Tensor, ...]:
+    return tuple(torch.tensor(b["values"], dtype=dtype_of(b["dtype"])) for b in description["baselines"])
+
+
+def _scan(paths: list[Path]) -> pl.LazyFrame:
+    import polars as pl
+
+    # The names are taken as they are, brackets and equals signs in them included.
+    return pl.scan_parquet(paths, glob=False, hive_partitioning=False)
+
+
+def _values(column: Any) -> Tensor:
+    """Of all lists of a column, one after the other."""
+    return torch.from_numpy(column.combine_chunks().flatten().to_numpy(zero_copy_only=False).copy())

@@ -1,0 +1,81 @@
+"""What a run of a task leaves in its folder, and how `analyse` and `report` find it again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+from torch_geometric.data import Batch
+
+from graphmask import explainer as explaining
+from graphmask import storage, store, tasks
+from graphmask.errors import GraphMaskError
+from graphmask.explainer import GraphMask
+from graphmask.tasks import runner
+from graphmask.tasks.common import singles
+
+FIGURES, MODEL, EXPLAINER, EXPLANATIONS = "run.json", "model.safetensors", "explainer.graphmask", "explanations"
+
+
+@dataclass
+class Folder:
+    """A finished run, read back."""
+
+    path: Path
+    figures: dict[str, Any]
+    task: ModuleType
+    model: nn.Module
+    explainer: GraphMask
+    store: store.Store
+
+    @property
+    def name(self) -> str:
+        return self.figures["task"]
+
+    @property
+    def test(self) -> list[Batch]:
+        """The graphs that were explained, drawn again."""
+        return runner.draw(self.name, self.figures["seed"], runner.TEST_PART)
+
+
+def describe(name: str, batch: Batch) -> list[dict[str, Any]]:
+    """For each graph of a batch what a reader wants to see beside it."""
+    found = []
+    for graph in singles(batch):
+        nodes, edges, notes = tasks.get(name).describe(graph)
+        found.append({"node_labels": nodes, "edge_labels": edges, "notes": notes, "gold": graph.gold.t().tolist()})
+    return found
+
+
+def write(path: Path, run: runner.Run, *, progress: bool = True) -> store.Store:
+    """Model, gates, figures and all explanations."""
+    name = run.figures["task"]
+    storage.write(path / MODEL, "model", run.model.state_dict(), {"task": name, "seed": run.figures["seed"]})
+    run.explainer.save(path / EXPLAINER)
+    written = run.explainer.explain_all(
+        run.test,
+        out=path / EXPLANATIONS,
+        metadata=lambda batch: describe(name, batch),
+        allow_infeasible=True,
+        progress=progress,
+    )
+    # Last: a folder with figures is complete.
+    storage.write_bytes(path / FIGURES, (json.dumps(run.figures, indent=2) + "\n").encode())
+    return written
+
+
+def read(path: Path) -> Folder:
+    if not (path / FIGURES).is_file():
+        raise GraphMaskError(f"Expected the folder of a finished run, found no {FIGURES} in {path}. Try: graphmask run")
+    figures = json.loads((path / FIGURES).read_text())
+    task = tasks.get(figures["task"])
+    tensors, _ = storage.read(path / MODEL, "model")
+    model = task.make(seed=figures["seed"])
+    with storage.understood(path / MODEL, "model"):
+        model.load_state_dict(tensors)
+    model.eval()
+    return Folder(path, figures, task, model, explaining.load(path / EXPLAINER, model), store.open(path / EXPLANATIONS))
