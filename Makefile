@@ -25,7 +25,7 @@ $(VENV)/pip:
 	touch $@
 
 $(VENV)/installed: $(VENV)/pip pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all]"
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

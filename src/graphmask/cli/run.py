@@ -9,6 +9,7 @@ import typer
 
 from graphmask import tasks
 from graphmask.cli.common import Json, Seed, console, gold_rows, show, write_json, write_task_page
+from graphmask.store.files import require
 from graphmask.tasks import folder, runner
 
 
@@ -22,6 +23,7 @@ def run(
 ) -> None:
     """Train a task's model, fit GraphMask, explain fresh graphs and compare with the known answer."""
     tasks.get(task)
+    require()  # what is written at the end must not fail for a missing package
     console.print(f"training the {task} model ...")
     with runner.one_thread():
         trained = runner.train_model(task, seed)
