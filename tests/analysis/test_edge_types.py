@@ -8,6 +8,7 @@ from unittest import mock
 
 import polars as pl
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
@@ -168,13 +169,9 @@ def test_inverse_types_want_types() -> None:
 
 
 def test_tally_of_far_apart_values() -> None:
-    import torch
-
-    big = 2**40
-    columns = torch.tensor([0, big, 0, big]), torch.tensor([-big, 3, -big, 4])
-    expected = {(0, -big): 2, (big, 3): 1, (big, 4): 1}
-    assert dict(tally(*columns)) == expected
-    assert dict(tally(*(column // 2**20 for column in columns))) == {(0, -(2**20)): 2, (2**20, 0): 2}
+    for big in (2**40, 2**20, 8):
+        columns = torch.tensor([0, big, 0, big]), torch.tensor([-big, 3, -big, 4])
+        assert dict(tally(*columns)) == {(0, -big): 2, (big, 3): 1, (big, 4): 1}
 
 
 def test_a_block_numbers_nodes_through() -> None:

@@ -144,6 +144,30 @@ def test_patterns_and_edges_on_paths(
     assert on["share"].to_list() == shares
 
 
+def test_connections_by_hand() -> None:
+    found = analysis.connections([CHAIN, explanation_of([(0, 1)], [[0], []], nodes=5)], [3], [4])
+    assert found.rows() == [(0, 0.5, 0.0, None, 2), (1, 0.0, 0.5, None, 2), (None, 0.5, 0.5, 0.5, 2)]
+
+
+@settings(max_examples=40)
+@given(found=explanations(), persist=st.booleans(), at_once=st.sampled_from([1, 1000]))
+def test_connections_by_loops(found: list[Explanation], persist: bool, at_once: int) -> None:
+    with mock.patch(BLOCK, at_once):
+        table = analysis.connections(iter(found), "sources", "targets", persist=persist)
+    layers = literal.layers_of(found)
+    for row, chosen in zip(table.to_dicts(), [*([k] for k in layers), layers], strict=True):
+        leaving = arriving = connected = 0
+        for e in found:
+            sources, targets = e.info["sources"], e.info["targets"]
+            kept = [hop for hop in literal.hops(e) if hop[0] in chosen]
+            leaving += any((hop[2] in sources) != (hop[3] in sources) for hop in kept)
+            arriving += any(hop[3] in targets for hop in kept)
+            connected += bool(literal.chains(e, sources, targets, persist))
+        assert row["leaving"] == leaving / len(found)
+        assert row["arriving"] == arriving / len(found)
+        assert row["connected"] == (connected / len(found) if row["layer"] is None else None)
+
+
 # Along the shortest paths of the graph -------------------------------------------------------------------------------
 
 #    0 -> 1 -> 2 -> 3 and back; predicate 0, roles 1 and 3. Layer 0 keeps 1 -> 2, layer 1 keeps 2 -> 3 and 0 -> 1.

@@ -7,6 +7,7 @@ Explanations are read once, in blocks: a store of millions streams through. Tabl
 from __future__ import annotations
 
 from graphmask.analysis.audits import baseline_swap, frontier, mean_messages, tolerance_curve
+from graphmask.analysis.connections import connections
 from graphmask.analysis.edge_types import edge_types, edge_types_of_store, kept_by_type, type_overlap
 from graphmask.analysis.erosion import erosion
 from graphmask.analysis.inverses import inverses
@@ -21,6 +22,7 @@ __all__ = [
     "attribution_levels",
     "baseline_leakage",
     "baseline_swap",
+    "connections",
     "consensus",
     "count_paths",
     "edge_types",

@@ -144,7 +144,7 @@ def edges_on_paths(
     """
     counts: Tensor | None = None
     for block in side_by_side(explanations):
-        lie = _on_paths(block, sources, targets, persist)
+        lie = edges_on_paths_of(block, sources, targets, persist)
         found = torch.stack([block.kept.sum(1), lie.sum(1)], 1)
         counts = found if counts is None else counts + found
     assert counts is not None
@@ -155,7 +155,7 @@ def edges_on_paths(
     return table({"layer": int, "kept": int, "on_paths": int, "share": float}, rows)
 
 
-def _on_paths(block: Block, sources: Nodes | None, targets: Nodes | None, persist: bool) -> Tensor:
+def edges_on_paths_of(block: Block, sources: Nodes | None, targets: Nodes | None, persist: bool) -> Tensor:
     """bool [L, E]: kept, sent by a node that paths lead to, and received by one from which they lead on."""
     start, end = block.nodes(sources), block.nodes(targets)
     lie = block.kept.clone()

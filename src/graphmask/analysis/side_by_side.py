@@ -155,7 +155,12 @@ def tally(*columns: Tensor) -> list[tuple[tuple[int, ...], int]]:
         code = torch.zeros_like(columns[0])
         for column, least, w in zip(columns, low, width, strict=True):
             code = code * w + (column - least)
-        code, counts = code.unique(return_counts=True)
+        if size <= 4 * len(code) + 1024:
+            counts = torch.bincount(code)
+            code = counts.nonzero().view(-1)
+            counts = counts[code]
+        else:
+            code, counts = code.unique(return_counts=True)
         parts = []
         for least, w in zip(reversed(low), reversed(width), strict=True):
             parts.append(code % w + least)

@@ -198,7 +198,10 @@ def in_line(values: Sequence[str | float]) -> list[str]:
 
 def _aligned(place: int, table: Table) -> dict[str, Any]:
     columns = list(zip(*table.rows, strict=True))
-    numeric = [any(not isinstance(v, str) or NUMERIC.fullmatch(v) for v in column) for column in columns]
+    numeric = [
+        any(not isinstance(v, str) for v in column) or all(NUMERIC.fullmatch(str(v)) for v in column)
+        for column in columns
+    ]
     slug = re.sub(r"[^a-z0-9]+", "-", table.caption.lower()).strip("-")[:40]
     return {
         "anchor": f"section-{place}-{slug}".rstrip("-"),  # with its number, because captions may be alike
