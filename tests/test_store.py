@@ -28,7 +28,7 @@ from torch_geometric.loader import DataLoader
 
 import graphmask
 from graphmask import Explanation, GraphMask, GraphMaskError, methods, storage, store
-from graphmask.store import columns, files, reading, writing
+from graphmask.store import columns, files, identity, reading, writing
 from laws.cases import BY_NAME, CLASSES, RELATIONS, WIDTH, random_graph
 from laws.support import QUICK, fitted, same
 from laws.untouched import assert_same, snapshot, unsettle
@@ -494,6 +494,37 @@ def test_another_order_is_seen_in_any_kind_of_batch(name: str, tmp_path: Path) -
     explain(known.explainer, batches[:2], tmp_path, shard_rows=1)
     refuse("got another batch 0", known.explainer, [batches[1], batches[0], batches[2]], tmp_path)
     assert len(explain(known.explainer, known.case.loader(3), tmp_path)) == (9 if known.case.batchable else 3)
+
+
+def test_a_batch_is_known_by_each_of_its_tensors() -> None:
+    kinds: dict[str, Callable[[Tensor], Any]] = {
+        "dense": lambda x: x,
+        "one number": lambda x: x[0, 0],
+        "half": lambda x: x.to(torch.bfloat16),
+        "yes or no": lambda x: x > 0,
+        "sparse": lambda x: x.to_sparse(),
+        "two in a list": lambda x: [torch.ones(2), x],
+        "in a dictionary": lambda x: {"inner": {"x": x}},
+        "not in order": lambda x: x.t(),
+    }
+    for name, kind in kinds.items():
+        a, b, c = (
+            identity.content_of({"edge_index": torch.zeros(2, 0, dtype=torch.long), "x": kind(torch.eye(2) * number)})
+            for number in (1, 1, -2)
+        )
+        assert a == b, name
+        assert a != c, name
+    x = torch.arange(4.0)
+    contents = [{"x": x}, {"y": x}, {"x": x.double()}, {"x": x.view(2, 2)}, {"x": x[:2], "y": x[2:]}, (x,), {}]
+    assert len({identity.content_of(batch) for batch in contents}) == len(contents)
+    assert identity.content_of({"x": x, "y": 2 * x}) == identity.content_of({"y": 2 * x, "x": x})
+
+
+def test_a_threshold_of_one_s_own_is_another(tmp_path: Path) -> None:
+    made = methods.get("occlusion")(fitted("GCN").model)
+    begun(made, tmp_path)
+    made.threshold = 0.25
+    refuse("found one with another threshold", made, iter([]), tmp_path)
 
 
 def test_fewer_batches_are_refused(tmp_path: Path) -> None:

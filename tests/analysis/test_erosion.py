@@ -16,8 +16,10 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from graphmask import Explanation, GraphMaskError, analysis
+from graphmask.analysis.erosion import FIRST_SEED
 from graphmask.analysis.tables import mean_interval, share_interval, student_quantile
 from graphmask.method import Method
+from graphmask.methods.random_choice import RandomChoice
 from methods.common import case_of
 from reference.divergence import kl
 from reference.small import Small, answer, graph
@@ -86,7 +88,7 @@ def test_erosion_edge_by_edge(loader: str, method: Method) -> None:
     for row in found.to_dicts():
         random = 0 < row["fraction"] < 1
         draws = range(3 if random else 1)
-        each = [eroded(row["dropped"], row["fraction"], 5 * 1_000_003 + draw) for draw in draws]
+        each = [eroded(row["dropped"], row["fraction"], FIRST_SEED + 5 * 1_000_003 + draw) for draw in draws]
         values = [values[row["measure"]] for values, _ in each]
         assert row["draws"] == len(values)
         assert row["mean"] == pytest.approx(sum(values) / len(values), abs=1e-9)
@@ -110,6 +112,16 @@ def test_erosion_edge_by_edge(loader: str, method: Method) -> None:
     assert curve["retained", 1.0]["open"] == 0
     assert analysis.erosion(method, LOADERS[loader], draws=3, seed=5).equals(found)
     assert not analysis.erosion(method, LOADERS[loader], draws=3, seed=6).equals(found)
+
+
+def test_draws_are_not_those_of_the_method() -> None:
+    """Of what a random method dropped, a quarter is dropped: seeds that are alike draw other numbers."""
+    graphs = [Batch.from_data_list([graph(seed, edges=40) for seed in range(40)])]
+    found = analysis.erosion(RandomChoice(Small(), divergence="kl", seed=0), graphs, fractions=[0, 0.25, 1], draws=4)
+    shares = dict(zip(zip(found["dropped"], found["fraction"], strict=True), found["open"], strict=True))
+    kept = shares["retained", 0.0]
+    assert shares["superfluous", 0.25] == pytest.approx(1 - 0.25 * (1 - kept), abs=0.01)
+    assert shares["retained", 0.25] == pytest.approx(0.75 * kept, abs=0.01)
 
 
 def test_scores_of_ones_own(method: Method) -> None:

@@ -300,7 +300,7 @@ def test_repair_makes_every_explanation_faithful(name: str, case: Case) -> None:
 # The seed --------------------------------------------------------------------------------------------------
 
 
-@some_rows
+@table("GAT", "AdjacencyTap dense", "norm and dropout")
 def test_same_seed_same_explanation(name: str, case: Case) -> None:
     def again() -> Iterator[Explanation]:
         method = build(name, case)

@@ -151,4 +151,9 @@ def unamortised(
             location.clamp_(-3, 3)
         error = min(max((measured - tolerance) / tolerance, -1.0), 3.0)
         multiplier = min(max(multiplier * math.exp(0.05 * error), 0.01), 100.0)
-    return best, location.detach().sigmoid(), best_baselines
+    scores = location.detach().sigmoid()
+    for place in sorted(best, key=lambda at: (float(scores[at]), at)):  # what can be done without, lowest score first
+        without = torch.tensor(gates_of(best - {place}, *start.shape), dtype=torch.double)
+        if float(divergence(answer(without, best_baselines))) <= tolerance:
+            best = best - {place}
+    return best, scores, best_baselines

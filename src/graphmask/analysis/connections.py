@@ -46,7 +46,7 @@ def connections(
         graphs += count
     assert sums is not None
     layers = sums.shape[1] - 1
-    shares = (sums / graphs).t().tolist()
+    shares = (sums.double() / graphs).t().tolist()
     rows = [
         (layer if layer < layers else None, leaving, arriving, None if layer < layers else connected, graphs)
         for layer, (leaving, arriving, connected) in enumerate(shares)

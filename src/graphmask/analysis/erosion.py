@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SUPERFLUOUS, RETAINED = "superfluous", "retained"
+#: Far from the seeds of methods that draw numbers too: what they kept by chance must not be what is dropped here.
+FIRST_SEED = 1 << 40
 
 
 def erosion(
@@ -100,7 +102,7 @@ def _gates(
     """The gates [L, E] of every item of the plan; counts in ``opened`` how many are open."""
     everything, kept = case.trace.carried, choice.kept
     for item, (part, fraction, draw) in enumerate(plan):
-        drop = case.uniform(1_000_003 * seed + draw) < fraction if fraction < 1 else everything
+        drop = case.uniform(FIRST_SEED + 1_000_003 * seed + draw) < fraction if fraction < 1 else everything
         gates = everything & ~(drop & ~kept) if part == SUPERFLUOUS else kept & ~drop
         opened[item] += int(gates.sum())
         yield gates

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from graphmask.case import Case, Choice
 from graphmask.gates import INITIAL_LOCATION, LIMIT
 from graphmask.method import Method
+
+#: Messages of a graph that are tried one by one at the end, at most.
+PRUNED = 256
 
 
 class Unamortised(Method):
@@ -17,8 +20,8 @@ class Unamortised(Method):
 
     The objective is GraphMask's: few open gates, divergence within tolerance, each graph with a multiplier of its own.
     Gates are hard in the forward pass and soft in the backward pass, and the sparsest state within tolerance that was
-    met is kept. It sees what it explains, answer included, so nothing stops it from finding a cheaper way to the same
-    answer.
+    met is kept, less what it can do without. It sees what it explains, answer included, so nothing stops it from
+    finding a cheaper way to the same answer.
 
     Args:
         steps, learning_rate: of Adam.
@@ -73,4 +76,15 @@ class Unamortised(Method):
                 location.clamp_(-LIMIT, LIMIT)
                 error = ((distance - self.tolerance) / self.tolerance).clamp(-1, 3)
                 multiplier = (multiplier * (0.05 * error).exp()).clamp(0.01, 100)
-        return Choice(torch.sigmoid(location.detach()) * carried, best, best_baselines)
+        scores = torch.sigmoid(location.detach()) * carried
+        return Choice(scores, self._pruned(case, best, scores, best_baselines), best_baselines)
+
+    @torch.no_grad()
+    def _pruned(self, case: Case, kept: Tensor, scores: Tensor, baselines: list[Tensor]) -> Tensor:
+        """Do without whatever can be done without, message by message, the lowest score first."""
+        order, owner = case.gate_order(scores, kept), case.split.edge_graph
+        for turn in range(min(int(case.gates_per_graph(kept).max()), PRUNED) if len(owner) else 0):
+            tried = kept & (order != turn)
+            enough = case.distance(case.run(tried, baselines)) <= self.tolerance
+            kept = torch.where(enough[owner], tried, kept)
+        return kept
