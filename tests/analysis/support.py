@@ -59,12 +59,12 @@ def explanations(
 ) -> list[Explanation]:
     """A few graphs explained by one model: edges may repeat, lead back, or to the same node; or there are none.
 
-    Sizes are drawn by hypothesis, which tries the small ones; what is in the graphs comes from a seed.
+    Hypothesis draws a seed: left to itself it prefers graphs so small that hardly any has a path.
     """
-    layers, graphs = draw(st.integers(1, sites)), draw(st.integers(1, most))
-    sizes = [(draw(st.integers(1, nodes)), draw(st.integers(0, edges))) for _ in range(graphs)]
-    typed = draw(st.booleans()) if typed is None else typed
     random = Random(draw(st.integers(0, 2**32)))
+    layers = random.randint(1, sites)
+    sizes = [(random.randint(1, nodes), random.randint(0, edges)) for _ in range(random.randint(1, most))]
+    typed = random.random() < 0.7 if typed is None else typed
     reverse = tuple(random.random() < 0.3 for _ in range(layers))
     found = []
     for number, (count, size) in enumerate(sizes):

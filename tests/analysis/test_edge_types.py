@@ -118,28 +118,27 @@ def test_edge_types_by_loops(found: list[Explanation], at_once: int) -> None:
     assert_frame_equal(analysis.edge_types_of_store(sent.lazy()), table)
 
 
-@settings(max_examples=40)
-@given(found=explanations(), at_once=st.sampled_from([1, 8, 1000]), grouped=st.booleans())
+@pytest.mark.parametrize("grouped", [False, True])
+@settings(max_examples=25)
+@given(found=explanations(), at_once=st.sampled_from([1, 8, 1000]))
 def test_kept_by_type_by_loops(found: list[Explanation], at_once: int, grouped: bool) -> None:
     with mock.patch(BLOCK, at_once):
         table = analysis.kept_by_type(iter(found), "group" if grouped else None)
     assert_same(table, literal.kept_by_type(found, lambda e: e.info["group"] if grouped else None))
 
 
-@settings(max_examples=40)
-@given(found=explanations(edges=8, nodes=3), at_once=st.sampled_from([1, 1000]), directed=st.booleans())
+@pytest.mark.parametrize("directed", [False, True])
+@settings(max_examples=30)
+@given(found=explanations(edges=8, nodes=3), at_once=st.sampled_from([1, 1000]))
 def test_overlap_by_loops(found: list[Explanation], at_once: int, directed: bool) -> None:
     with mock.patch(BLOCK, at_once):
         table = analysis.type_overlap(iter(found), directed=directed)
     assert_same(table, literal.type_overlap(found, directed))
 
 
-@settings(max_examples=60)
-@given(
-    found=explanations(typed=True, edges=8, nodes=3),
-    at_once=st.sampled_from([1, 1000]),
-    types=st.sampled_from([None, {0: 1, 1: 0}, {0: 0, 1: 2, 2: 1, 7: 9}, {}]),
-)
+@pytest.mark.parametrize("types", [None, {0: 1, 1: 0}, {0: 0, 1: 2, 2: 1, 7: 9}, {}])
+@settings(max_examples=20)
+@given(found=explanations(typed=True, edges=8, nodes=3), at_once=st.sampled_from([1, 1000]))
 def test_inverses_by_loops(found: list[Explanation], at_once: int, types: dict[int, int] | None) -> None:
     with mock.patch(BLOCK, at_once):
         table = analysis.inverses(iter(found), types)

@@ -84,8 +84,11 @@ def test_bad_nodes() -> None:
 # Random graphs -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
-@given(found=explanations(most=1), persist=st.booleans(), from_sources=st.booleans(), to_targets=st.booleans())
+@pytest.mark.parametrize("to_targets", [False, True])
+@pytest.mark.parametrize("from_sources", [False, True])
+@pytest.mark.parametrize("persist", [False, True])
+@settings(max_examples=30)
+@given(found=explanations(most=1))
 def test_counting_and_listing(found: list[Explanation], persist: bool, from_sources: bool, to_targets: bool) -> None:
     explanation = found[0]
     sources = explanation.info["sources"] if from_sources else None
@@ -107,14 +110,11 @@ def test_counting_and_listing(found: list[Explanation], persist: bool, from_sour
             assert analysis.paths_into(explanation, persist=persist)[node] == len(same)
 
 
-@settings(max_examples=100)
-@given(
-    found=explanations(),
-    persist=st.booleans(),
-    from_sources=st.booleans(),
-    to_targets=st.booleans(),
-    at_once=st.sampled_from([1, 1000]),
-)
+@pytest.mark.parametrize("to_targets", [False, True])
+@pytest.mark.parametrize("from_sources", [False, True])
+@pytest.mark.parametrize("persist", [False, True])
+@settings(max_examples=30)
+@given(found=explanations(), at_once=st.sampled_from([1, 1000]))
 def test_patterns_and_edges_on_paths(
     found: list[Explanation], persist: bool, from_sources: bool, to_targets: bool, at_once: int
 ) -> None:
@@ -149,8 +149,9 @@ def test_connections_by_hand() -> None:
     assert found.rows() == [(0, 0.5, 0.0, None, 2), (1, 0.0, 0.5, None, 2), (None, 0.5, 0.5, 0.5, 2)]
 
 
-@settings(max_examples=40)
-@given(found=explanations(), persist=st.booleans(), at_once=st.sampled_from([1, 1000]))
+@pytest.mark.parametrize("persist", [False, True])
+@settings(max_examples=30)
+@given(found=explanations(), at_once=st.sampled_from([1, 1000]))
 def test_connections_by_loops(found: list[Explanation], persist: bool, at_once: int) -> None:
     with mock.patch(BLOCK, at_once):
         table = analysis.connections(iter(found), "sources", "targets", persist=persist)
@@ -197,8 +198,9 @@ def test_retained_by_hand() -> None:
         analysis.kept_by_distance([], [0], [1])
 
 
-@settings(max_examples=100)
-@given(found=explanations(nodes=5, edges=9), persist=st.booleans())
+@pytest.mark.parametrize("persist", [False, True])
+@settings(max_examples=40)
+@given(found=explanations(nodes=5, edges=9))
 def test_retained_by_trying_all_walks(found: list[Explanation], persist: bool) -> None:
     lengths: Counter[tuple[str, int, int]] = Counter()
     distances: Counter[tuple[str, int, bool]] = Counter()

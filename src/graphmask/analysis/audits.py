@@ -96,7 +96,6 @@ def tolerance_curve(
                 torch.cat([whole, part]) for whole, part in zip((everything, nothing, nothing), swept, strict=True)
             )
             allowed = distances <= limits[:, None, None]  # [tolerances, 1 + levels, G]
-            allowed[:, 0] = True
             best = sizes.masked_fill(~allowed, torch.inf).argmin(1)
             sums += torch.stack([values.gather(0, best).sum(1) for values in (sizes, distances, changed)])
             gates, graphs = gates + int(everything.sum()), graphs + case.split.count
