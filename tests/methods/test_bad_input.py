@@ -10,7 +10,7 @@ import torch
 from torch_geometric.data import Batch, Data
 
 from graphmask import GraphMaskError, methods
-from graphmask.methods import GateScores, IntegratedGradients, RandomChoice
+from graphmask.methods import ErasureSearch, GateScores, IntegratedGradients, RandomChoice
 from laws.cases import BY_NAME, Case
 
 from .common import NAMES, quick
@@ -68,6 +68,12 @@ def test_rates_are_shares(rate: float) -> None:
 def test_an_integral_needs_a_point(steps: int) -> None:
     with pytest.raises(GraphMaskError, match=f"Expected at least one step, got {steps}"):
         IntegratedGradients(BY_NAME["GCN"].model(), steps=steps)
+
+
+@pytest.mark.parametrize("budget", [0, -1])
+def test_a_search_needs_a_run(budget: int) -> None:
+    with pytest.raises(GraphMaskError, match=f"Expected a budget of at least one run, got {budget}"):
+        ErasureSearch(BY_NAME["GCN"].model(), budget=budget)
 
 
 @every_method
@@ -148,3 +154,12 @@ def test_a_model_that_overflows(name: str) -> None:
     data.x.fill_(3e38)
     with pytest.raises(GraphMaskError, match="Expected finite model outputs"):
         method.explain(data)
+
+
+@pytest.mark.parametrize("name", ["information_bottleneck", "pg_explainer"])
+def test_a_model_that_overflows_while_learning(name: str) -> None:
+    case = BY_NAME["GAT"]
+    loader = case.loader(2)
+    loader[1].x.fill_(3e38)
+    with pytest.raises(GraphMaskError, match="Expected finite model outputs, got NaN or infinity on a batch"):
+        quick(name, case.model()).fit(loader, progress=False)

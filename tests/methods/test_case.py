@@ -68,7 +68,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
     return Drawn(graphs, draw(st.integers(1, 3)), draw(st.integers(0, 1000)))
 
 
-quickly = settings(max_examples=40)
+quickly = settings(max_examples=25)
 
 
 @given(drawn())

@@ -324,6 +324,17 @@ def test_another_seed_another_explanation(name: str) -> None:
     assert float((scores[0] - scores[1]).abs().max()) > 1e-3
 
 
+@pytest.mark.parametrize("name", ["information_bottleneck", "pg_explainer", "gnn_explainer", "unamortised"])
+def test_where_gradients_are_switched_off(name: str) -> None:
+    case, found = BY_NAME["GCN"], []
+    for enabled in (True, False):
+        method = build(name, case)
+        with torch.set_grad_enabled(enabled):
+            method.fit(case.loader(), progress=False)
+            found.append(method.explain(graphs(name, case)[0]))
+    assert same(*found)
+
+
 # Sites -----------------------------------------------------------------------------------------------------
 
 

@@ -67,7 +67,13 @@ class Amortised(Method):
                 step = 0
                 for _ in range(epochs):
                     for batch in loader:
-                        loss = self.loss(probe, batch, step / (epochs * count))
+                        with torch.enable_grad():  # the caller may have switched it off
+                            loss = self.loss(probe, batch, step / (epochs * count))
+                        if not bool(torch.isfinite(loss)):
+                            raise GraphMaskError(
+                                "Expected finite model outputs, got NaN or infinity on a batch of the loader. "
+                                "Check the model on this data without GraphMask."
+                            )
                         optimiser.zero_grad()
                         if loss.requires_grad:
                             loss.backward()

@@ -10,6 +10,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from graphmask.case import Case, Choice
+from graphmask.errors import GraphMaskError
 from graphmask.method import Method
 
 
@@ -30,6 +31,8 @@ class ErasureSearch(Method):
 
     def __init__(self, model: nn.Module, *args: Any, budget: int = 5000, progress: bool = False, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)
+        if budget < 1:
+            raise GraphMaskError(f"Expected a budget of at least one run, got {budget}.")
         self.budget, self.progress = budget, progress
 
     @torch.no_grad()
