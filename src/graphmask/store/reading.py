@@ -98,8 +98,10 @@ class Store:
         return next(self._read(at, start, start + 1))
 
     def __iter__(self) -> Iterator[Explanation]:
+        step = files.ROWS_AT_ONCE["graphs"]
         for at, shard in enumerate(self.shards):
-            yield from self._read(at, 0, shard.count)  # what it has read is gone when it ends
+            for start in range(0, shard.count, step):
+                yield from self._read(at, start, min(start + step, shard.count))  # gone when it ends
 
     def _read(self, at: int, start: int, stop: int) -> Iterator[Explanation]:
         """The explanations ``start`` to ``stop`` of a shard."""
