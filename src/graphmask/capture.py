@@ -76,6 +76,10 @@ class Messages:
             return self.value
         return self.value.movedim(self.edge_dim, 0).flatten(1) if self.value.dim() > 1 else self.value[:, None]
 
+    def rows(self) -> Tensor:
+        """[E', D] as `flat`, and also of the adjacency-matrix form."""
+        return self.flat() if self.matrix is None else self.matrix.rows()
+
     def spread(self, per_edge: Tensor) -> Tensor:
         """[E'] -> a shape that broadcasts against ``value``."""
         shape = [1] * self.value.dim()

@@ -94,12 +94,7 @@ class Probe(nn.Module):
         probe.to(output.device)
         for site, pieces in found.items():
             probe.gate(site).standardise(pieces)
-            if pieces[0].matrix is not None:
-                call = pieces[0].matrix
-                b, r, _, sender = call.entries
-                rows = call.messages[b, r if call.messages.shape[1] > 1 else torch.zeros_like(r), sender]
-            else:
-                rows = torch.cat([m.flat() for m in pieces])
+            rows = torch.cat([messages.rows() for messages in pieces])
             if rows.shape[0]:
                 probe.means.append(rows.mean(0))
                 probe.scales[site] = rows.var(0, unbiased=False).mean().sqrt()

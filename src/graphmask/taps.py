@@ -78,10 +78,12 @@ class MatrixCall:
         return dense @ self.messages
 
     def _aggregate_sparse(self, weights: Tensor) -> Tensor:
+        return self.scatter(self.rows() * weights[:, None])
+
+    def rows(self) -> Tensor:
+        """[E, D] the message that each entry carries."""
         b, r, _, sender = self.entries
-        shared = self.messages.shape[1] == 1
-        rows = self.messages[b, torch.zeros_like(r) if shared else r, sender]
-        return self.scatter(rows * weights[:, None])
+        return self.messages[b, torch.zeros_like(r) if self.messages.shape[1] == 1 else r, sender]
 
     def scatter(self, rows: Tensor) -> Tensor:
         """[E, D] -> [B, R, N, D]: what each node receives per relation."""

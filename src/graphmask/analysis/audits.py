@@ -177,7 +177,7 @@ def mean_messages(method: Method, loader: Iterable[Any]) -> list[Tensor]:
     sites = method.sites
 
     def visit(messages: Messages) -> None:
-        rows = _rows(messages)
+        rows = messages.rows()
         dtypes[messages.site] = rows.dtype
         rows = rows if messages.edges is None else rows[messages.edges >= 0]
         sums[messages.site] = sums.get(messages.site, 0) + rows.double().sum(0)
@@ -190,12 +190,3 @@ def mean_messages(method: Method, loader: Iterable[Any]) -> list[Tensor]:
                 batches.call(method.forward, method.model, batch)
             sites = sites or tuple(state.sites)
     return [(sums[site] / max(counts[site], 1)).to(dtypes[site]) for site in sorted(sums)]
-
-
-def _rows(messages: Messages) -> Tensor:
-    """[E', D] also of the adjacency-matrix form."""
-    if messages.matrix is None:
-        return messages.flat()
-    b, r, _, sender = messages.matrix.entries
-    values = messages.matrix.messages
-    return values[b, r if values.shape[1] > 1 else torch.zeros_like(r), sender]

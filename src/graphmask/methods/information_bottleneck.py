@@ -47,7 +47,7 @@ class InformationBottleneck(Amortised):
         moments = [torch.zeros(3, spec.message, dtype=torch.double) for spec in probe.specs]
 
         def visit(messages: Messages) -> None:
-            rows = _rows(messages).double()
+            rows = messages.rows().double()
             count = torch.full(rows.shape[1:], float(len(rows)), dtype=torch.double)
             moments[messages.site] += torch.stack([count, rows.sum(0), rows.square().sum(0)])
 
@@ -69,7 +69,7 @@ class InformationBottleneck(Amortised):
             with torch.enable_grad():
                 share = torch.sigmoid(probe.gate(messages.site)(messages))
                 own = None if messages.edges is None else messages.edges < 0
-                nats = self.information(share, _rows(messages), messages.site)
+                nats = self.information(share, messages.rows(), messages.site)
                 information[messages.site].append(nats if own is None else nats[~own])
                 shares[messages.site, messages.piece] = share if own is None else share.masked_fill(own, 1)
 
@@ -99,12 +99,3 @@ class InformationBottleneck(Amortised):
 
     def choose(self, case: Case) -> Choice:
         return case.cut(torch.sigmoid(case.trace.values), self.threshold, self.means)
-
-
-def _rows(messages: Messages) -> Tensor:
-    """[E', D] also of the adjacency-matrix form."""
-    if messages.matrix is None:
-        return messages.flat()
-    b, r, _, sender = messages.matrix.entries
-    values = messages.matrix.messages
-    return values[b, r if values.shape[1] > 1 else torch.zeros_like(r), sender]
