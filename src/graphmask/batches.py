@@ -131,14 +131,15 @@ def check(batch: Any, where: str = "the batch") -> None:
             )
         nodes = num_nodes_of(batch, raw)
         if raw.numel() and nodes is not None:
-            low, high = int(raw.min()), int(raw.max())
+            low, high = (int(end) for end in raw.aminmax())
             if low < 0 or (high >= nodes and not _bipartite(batch)):
                 raise GraphMaskError(
                     f"Expected edge_index of {where} to name nodes 0 to {nodes - 1}, got {low} to {high}."
                 )
-    for name, value in _items(batch):
+    for name, value in items(batch):
         if isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided:
-            bad = int((~torch.isfinite(value)).sum())
+            # One sum tells of most tensors that all is finite; only a sum that is not is looked into.
+            bad = 0 if bool(torch.isfinite(value.sum())) else int((~torch.isfinite(value)).sum())
             if bad:
                 raise GraphMaskError(
                     f"Expected finite numbers in {name!r} of {where}, got {bad} that are NaN or infinite."
@@ -149,7 +150,7 @@ def _bipartite(batch: Any) -> bool:
     return isinstance(attribute(batch, "x"), (tuple, list)) or isinstance(attribute(batch, "x_src"), Tensor)
 
 
-def _items(batch: Any) -> Iterable[tuple[str, Any]]:
+def items(batch: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(batch, Data):
         return [(key, batch[key]) for key in batch.keys()]  # noqa: SIM118 - Data is no mapping
     if isinstance(batch, Mapping):

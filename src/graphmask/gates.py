@@ -118,6 +118,10 @@ def _linear(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter
     return nn.Parameter(torch.empty(rows, columns).uniform_(-bound, bound, generator=generator))
 
 
+def _same(column: Tensor, numbers: Tensor) -> bool:
+    return column.shape == (len(numbers), 1) and column.data_ptr() == numbers.data_ptr()
+
+
 class EdgeGate(Gate):
     """The edge-list form.
 
@@ -226,6 +230,8 @@ class EdgeGate(Gate):
             nodes, scale = messages.lifted
             projected = F.linear(nodes.detach().to(bias.dtype), weights.pop("message"))
             if scale is not None:
+                for key in [key for key in weights if _same(inputs[key], scale)]:
+                    projected = projected + weights.pop(key).t()  # the edge weight as a feature scales the same row
                 rows.append((projected, messages.source, scale.detach()))
             elif "source" in tables and len(tables["source"]) == len(projected):
                 rows[list(tables).index("source")] = (tables["source"] + projected, messages.source, None)

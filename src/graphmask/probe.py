@@ -7,7 +7,7 @@ the gates applied. What a gate sees is thus never touched by masking, nor by any
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -46,6 +46,36 @@ class Gated:
         return self.location.numel() > 0 and (self.mine is None or bool(self.mine.any()))
 
 
+class OriginalRun:
+    """What the original model said of a batch: one large graph comes again at every step, and need not run anew.
+
+    Only of a run that drew no random numbers, twice came to the same output, and sent messages that gates can
+    see through their nodes: no messages are kept.
+    """
+
+    def __init__(self, batch: Any, specs: Sequence[SiteSpec]) -> None:
+        self.batch, self.specs = batch, specs
+        self.content = _content(batch)
+        self.messages: list[Messages] = []
+        self.output = torch.empty(0)
+        self.pure = self.content is not None
+        self.proven = False
+
+    def see(self, messages: Messages) -> Messages:
+        self.pure &= self.specs[messages.site].lifted and messages.lifted is not None
+        if self.pure:
+            shape_alone = messages.value.new_empty(()).expand(messages.value.shape)
+            self.messages.append(replace(messages, value=shape_alone))
+        return messages
+
+    def is_of(self, batch: Any) -> bool:
+        """The same object, and nothing in it was exchanged or overwritten."""
+        return batch is self.batch and _content(batch) == self.content
+
+    def repeats(self, before: OriginalRun | None) -> bool:
+        return before is not None and before.is_of(self.batch) and torch.equal(before.output, self.output)
+
+
 class Probe(nn.Module):
     """Gate networks and baselines, one of each per site."""
 
@@ -59,6 +89,7 @@ class Probe(nn.Module):
         self.hidden = hidden
         self.gates = nn.ModuleList([build(spec, hidden, generator) for spec in specs])
         self._last_map: tuple[Tensor, int, EdgeMap] | None = None
+        self._last_run: OriginalRun | None = None
         self.means: list[Tensor] = []  # mean message per site, while fitting
         self.register_buffer("scales", torch.ones(len(specs)))  # spread of the messages, per site
         self.baselines = nn.ParameterList([nn.Parameter(torch.zeros(spec.message)) for spec in specs])
@@ -141,6 +172,10 @@ class Probe(nn.Module):
         """Second pass, with gates ``[L, E]`` in terms of the user's edges."""
         return masking.run(model, forward, batch, edges, self.sites, gates, [b.detach() for b in self.baselines])
 
+    def forget(self) -> None:
+        """Let go of the last batch."""
+        self._last_map = self._last_run = None
+
     def _edge_map(self, edge_index: Tensor | None) -> EdgeMap:
         """The last one again if the graph is the same: training on one large graph maps its edges once."""
         if edge_index is None:
@@ -166,7 +201,8 @@ class Probe(nn.Module):
         answers: dict[tuple[int, int], tuple[Tensor, slice]] = {}
         gated: list[list[Gated]] = [[] for _ in self.sites]
         # Both passes draw the same dropout: what differs between them is the masking alone.
-        random_state = _random_state(self.scales.device)
+        device = self.scales.device
+        random_state = _random_state(device)
 
         def capture(messages: Messages) -> None:
             gate = self.gate(messages.site)
@@ -186,20 +222,38 @@ class Probe(nn.Module):
             z, rows = answers[messages.site, messages.piece]
             return z, self.baselines[messages.site], rows
 
-        with torch.no_grad(), tap(model, capture, edge_map, self.sites) as state:
-            original = batches.call(forward, model, batch)
-            state.check_complete()
-        _set_random_state(random_state)
+        known = self._last_run
+        if known is not None and known.proven and known.is_of(batch):
+            original = known.output
+            for messages in known.messages:
+                capture(messages)
+        else:
+            run = OriginalRun(batch, self.specs)
+            with torch.no_grad(), tap(model, lambda m: capture(run.see(m)), edge_map, self.sites) as state:
+                original = run.output = batches.call(forward, model, batch)
+                state.check_complete()
+            run.pure &= all(torch.equal(*states) for states in zip(random_state, _random_state(device), strict=True))
+            run.proven = run.repeats(known)
+            self._last_run = run if run.pure else None
+            _set_random_state(random_state, device)
         with tap(model, mask, edge_map, self.sites):
             masked = batches.call(forward, model, batch)
         return original, masked, [Gated.join(parts) for parts in gated]
 
 
-def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+def _content(batch: Any) -> list[Any] | None:
+    """Equal lists, equal content of the same batch; None if it holds what cannot be compared at a glance."""
+    values = [value for _, value in batches.items(batch)]
+    if not all(value is None or isinstance(value, (Tensor, bool, int, float, str)) for value in values):
+        return None
+    return [(id(value), value._version) if isinstance(value, Tensor) else value for value in values]
 
 
-def _set_random_state(state: tuple[Tensor, Tensor | None]) -> None:
+def _random_state(device: torch.device) -> list[Tensor]:
+    return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
+
+
+def _set_random_state(state: list[Tensor], device: torch.device) -> None:
     torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1])
+    if len(state) > 1:
+        torch.cuda.set_rng_state(state[1], device)

@@ -235,6 +235,7 @@ class Training:
 
     def finish(self, loader: Iterable[Any]) -> None:
         """Calibrate the last state, prefer the best so far if it is sparser, and shift the gates accordingly."""
+        self.probe.forget()
         if self.recipe.calibrated:
             validation = Validation(self.probe, self.model, self.forward, self.divergence, loader)
             thresholds = calibrate(validation, len(self.probe.sites), self.recipe.margin * self.tolerance)

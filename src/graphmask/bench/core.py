@@ -6,6 +6,7 @@ beside sending messages, so the ratios are not flattered by work that GraphMask 
 
 from __future__ import annotations
 
+import copy
 import gc
 import statistics
 import time
@@ -83,25 +84,21 @@ def cost(name: str, edges: int, seed: int = 0) -> dict[str, float]:
 
 
 def _fit_step_ratio(model: nn.Module, explainer: GraphMask, data: Data, repeats: int) -> float:
-    optimiser = torch.optim.Adam(model.parameters())
+    learner = copy.deepcopy(model).train()  # the explained model is trained no more
+    optimiser = torch.optim.Adam(learner.parameters())
     assert explainer.probe is not None
     with guest(model):
 
         def train() -> None:
             optimiser.zero_grad()
-            nn.functional.cross_entropy(model(data.x, data.edge_index), data.y).backward()
+            nn.functional.cross_entropy(learner(data.x, data.edge_index), data.y).backward()
             optimiser.step()
 
         recipe = Recipe(frozen_baselines=0.0)  # the costliest phase: gates and baselines are trained
         training = Training(explainer.probe, model, explainer.forward, explainer.divergence, 0.03, recipe, 0, 10**6)
 
-        def step() -> None:
-            freeze(model, training=True)
-            training.train_on(data)
-            model.requires_grad_(True)
-
-        model.train()
-        return ratio(step, train, repeats)
+        freeze(model, training=True)
+        return ratio(lambda: training.train_on(data), train, repeats)
 
 
 def measure(seed: int = 0, largest: int = 1_000_000) -> dict[str, Any]:

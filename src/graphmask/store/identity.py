@@ -65,7 +65,7 @@ def adopt(method: Method, settings: dict[str, Any], description: dict[str, Any],
 
 def content_of(batch: Any) -> str:
     """The same for two batches exactly when their tensors are."""
-    return _hash([batches.edge_index_of(batch), *sorted(batches._items(batch), key=lambda item: item[0])])
+    return _hash([batches.edge_index_of(batch), *sorted(batches.items(batch), key=lambda item: item[0])])
 
 
 def _plain(value: Any) -> Any:
