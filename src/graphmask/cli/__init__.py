@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from graphmask.cli import analyse, bench, compare, demo, report, run
+from graphmask.cli import analyse, bench, compare, data, demo, report, run
 from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("compare")(compare.compare)
 app.command("analyse")(analyse.analyse)
 app.command("report")(report.report)
 app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:
