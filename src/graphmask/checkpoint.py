@@ -28,11 +28,29 @@ def history_from_json(value: dict[str, Any]) -> History:
     return History(epochs, value["feasible"], final, value["steps"], value["seconds"])
 
 
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with ``prefix``, without it."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def optimiser_to_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What Adam remembers, by names that begin with ``adam.``."""
+    state = optimiser.state_dict()["state"]
+    return {f"adam.{at}.{key}": torch.as_tensor(value) for at, entry in state.items() for key, value in entry.items()}
+
+
+def optimiser_from_tensors(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    adam: dict[int, dict[str, Tensor]] = {}
+    for key, value in part(tensors, "adam.").items():
+        at, name = key.split(".", 1)
+        adam.setdefault(int(at), {})[name] = value
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": adam})
+
+
 def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None:
     """Written whole or not at all, so that a kill leaves the previous epoch's file."""
     tensors: dict[str, Tensor] = {f"probe.{key}": value for key, value in training.probe.state_dict().items()}
-    for index, entry in training.optimiser.state_dict()["state"].items():
-        tensors |= {f"adam.{index}.{key}": torch.as_tensor(value) for key, value in entry.items()}
+    tensors |= optimiser_to_tensors(training.optimiser)
     tensors["generator"] = training.generator.get_state()
     tensors["sums"] = training.sums
     best = None
@@ -74,15 +92,8 @@ def _check(description: dict[str, Any], path: str | Path, settings: dict[str, An
 
 
 def _restore(training: Training, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
-    def part(prefix: str) -> dict[str, Tensor]:
-        return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-    training.probe.load_state_dict(part("probe."))
-    adam: dict[int, dict[str, Tensor]] = {}
-    for key, value in part("adam.").items():
-        index, name = key.split(".", 1)
-        adam.setdefault(int(index), {})[name] = value
-    training.optimiser.load_state_dict({**training.optimiser.state_dict(), "state": adam})
+    training.probe.load_state_dict(part(tensors, "probe."))
+    optimiser_from_tensors(training.optimiser, tensors)
     training.generator.set_state(tensors["generator"])
     training.sums.copy_(tensors["sums"])
     training.step, training.open_from = description["step"], description["open_from"]
@@ -95,4 +106,4 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
     if description["best"] is not None:
         found = description["best"]["verdict"]
         verdict = Verdict(found["divergence"], found["flips"], tuple(found["retained"]))
-        training.best = (part("best."), description["best"]["thresholds"], verdict)
+        training.best = (part(tensors, "best."), description["best"]["thresholds"], verdict)

@@ -15,8 +15,9 @@ from graphmask.errors import GraphMaskError
 from graphmask.guest import freeze, guest
 from graphmask.method import Method
 
-#: ``score(output, batch)``: one value per output row, or one for the batch (weighed by its rows).
-Score = Callable[[Tensor, Any], Tensor | float]
+#: ``score(output, batch)``: one value per output row, or one for the batch (weighed by its rows), or two sums, for
+#: a ratio of sums over all batches such as F1.
+Score = Callable[[Tensor, Any], Tensor | float | tuple[float, float]]
 
 
 @contextmanager
@@ -74,7 +75,7 @@ class Tally:
         return {measure: total / max(self.rows[measure], 1.0) for measure, total in self.sums.items()}
 
 
-def measures(case: Case, output: Tensor, score: Score | None) -> dict[str, tuple[float, int]]:
+def measures(case: Case, output: Tensor, score: Score | None) -> dict[str, tuple[float, float]]:
     """Measure -> (sum over output rows, how many rows).
 
     The user's ``score``; or agreement with the original's prediction, accuracy against ``batch.y`` if there is one
@@ -83,6 +84,8 @@ def measures(case: Case, output: Tensor, score: Score | None) -> dict[str, tuple
     rows = output.shape[0]
     if score is not None:
         value = score(output, case.batch)
+        if isinstance(value, tuple):
+            return {"score": (float(value[0]), float(value[1]))}
         if isinstance(value, Tensor) and value.dim() and value.shape[0] == rows and value.numel() == rows:
             return {"score": (float(value.double().sum()), rows)}
         if isinstance(value, Tensor) and value.numel() != 1:
@@ -90,7 +93,7 @@ def measures(case: Case, output: Tensor, score: Score | None) -> dict[str, tuple
                 f"Expected the score to be one number or one per output row ({rows}), got shape {tuple(value.shape)}."
             )
         return {"score": (float(value) * rows, rows)}
-    found: dict[str, tuple[float, int]] = {}
+    found: dict[str, tuple[float, float]] = {}
     divergence = case.divergence
     if divergence.has_classes:
         found["agreement"] = rows - float(divergence.flips(case.trace.output, output).sum()), rows
