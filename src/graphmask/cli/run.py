@@ -8,20 +8,32 @@ from typing import Annotated
 import typer
 
 from graphmask import tasks
+from graphmask.cli import srl
 from graphmask.cli.common import Json, Seed, console, gold_rows, show, write_json, write_task_page
 from graphmask.store.files import require
 from graphmask.tasks import folder, runner
 
 
 def run(
-    task: Annotated[str, typer.Argument(help=f"One of {', '.join(tasks.TASKS)}.")],
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(tasks.TASKS)}, srl.")],
     seed: Seed = 0,
     recipe: Annotated[str, typer.Option(help="How gates are trained: concave or paper.")] = "concave",
-    tolerance: Annotated[float, typer.Option(help="Divergence that still counts as the same prediction.")] = 0.03,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Divergence that still counts as the same prediction: 0.03, for srl 0.01.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="srl: lstm (BiLSTM and one GNN layer) or gnn (two GNN layers).")] = "lstm",
+    data: Annotated[
+        Path | None, typer.Option(help="srl: folder with train, dev and test files in CoNLL-2009 format.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="srl: sizes, small (two cores) or paper.")] = "small",
+    gold_trees: Annotated[bool, typer.Option(help="srl: trees, lemmas, tags from the gold columns.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for what is written; out/TASK by default.")] = None,
     json: Json = None,
 ) -> None:
     """Train a task's model, fit GraphMask, explain fresh graphs and compare with the known answer."""
+    if task == "srl":
+        return srl.run(model, seed, tolerance, data, preset, out, json, predicted=not gold_trees)
+    tolerance = 0.03 if tolerance is None else tolerance
     tasks.get(task)
     require()  # what is written at the end must not fail for a missing package
     console.print(f"training the {task} model ...")

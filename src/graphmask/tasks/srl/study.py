@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from graphmask import analysis, methods
+from graphmask.analysis.everything import Named
 from graphmask.analysis.tables import table
 from graphmask.capture import Messages
 from graphmask.explainer import GraphMask
@@ -202,5 +203,66 @@ def frequent(frame: polars.DataFrame, rows: int = 12) -> polars.DataFrame:
     return shown.group_by("group", maintain_order=True).head(rows)
 
 
-def as_table(figures: dict[str, float], name: str, value: str) -> polars.DataFrame:
-    return table({name: str, value: float}, list(figures.items()))
+#: Methods whose attribution is compared by layer; they explain each example for itself.
+OTHERS = ("integrated_gradients", "gnn_explainer", "unamortised")
+
+
+def tables(run: Run, fits: int, *, progress: bool = True) -> Iterator[Named]:
+    """Every table of the study, as they are ready."""
+    vocabularies, parts = run.corpus.vocabularies, run.corpus.parts
+    explanations = list(run.store)
+    by_label = labels(explanations, vocabularies)
+    yield Named("labels", "Dependency labels by kind of predicate", frequent(by_label))
+    never = {label: 1.0 for label in superfluous(by_label)}
+    yield Named("superfluous", "Frequent labels that are always superfluous", _table(never, "label", "dropped"))
+    yield Named("aims", "What kept edges point to", _table(aims(explanations), "target", "share"))
+    yield Named("paths", "Paths from predicate to predicted role, by edges retained", path_lengths(explanations))
+    yield Named("distances", "Paths that are used, by distance of predicate and role", distances(explanations))
+    test = experiment.in_order(parts["test"])
+    soft = soft_gates(run.explainer, experiment.in_order(parts["dev"]), test)
+    yield Named("soft_gates", "The model without messages whose own gates are low", _table(soft, "figure", "value"))
+    yield Named("erosion", "F1 of the model without a random part of its messages", erosion(run))
+    dropped = analysis.layers_dropped(run.explainer, test, f1, allow_infeasible=True)
+    yield Named("dropped", "F1 of the model without one layer's messages", dropped)
+    note = f"{SAMPLE} test examples, drawn with seed 0"
+    yield Named("attribution", "Share of the attribution per layer and method", attribution(run, OTHERS), note)
+    if fits > 1:
+        kappa, seeds = several_fits(run, fits, progress=progress)
+        yield Named("stability", f"Agreement of {fits} fits", kappa)
+        yield Named("seeds", "Each fit on test data", _rows(seeds, SEED_FIGURES))
+
+
+SEED_FIGURES = ("seed", "f1", "masked_f1", "f1_change", "retained", "divergence", "flips", "faithful")
+
+
+def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
+    """The study's numbers for a file: the run's own, and every table as rows."""
+    by_name = {named.name: named.frame for named in found}
+    summary = {key: run.figures[key] for key in ("f1", "masked_f1", "f1_change", "retained", "retained_per_site")}
+    if "stability" in by_name:
+        whole = by_name["stability"].filter(by_name["stability"]["layer"].is_null()).row(0, named=True)
+        seeds = by_name["seeds"]
+        summary |= {"kappa": whole["kappa"], "jaccard": whole["jaccard"]}
+        # Over seeds, as what one seed does might be luck.
+        means = {key: seeds[key].mean() for key in ("masked_f1", "f1_change", "retained")}
+        summary |= {"over_seeds": {**means, "seeds": seeds.height}}
+    for key in ("tolerance", "by_kind", "divergence", "flips", "faithful", "examples"):
+        summary[key] = run.figures[key]
+    eroded: dict[str, dict[str, list[float]]] = {}
+    for row in by_name["erosion"].iter_rows(named=True):
+        eroded.setdefault(row["dropped"], {})[f"{row['fraction']:g}"] = [row["mean"], row["low"], row["high"]]
+    summary["erosion"] = eroded
+    pairs = ("aims", "soft_gates")
+    summary |= {name: dict(by_name[name].iter_rows()) for name in pairs}
+    summary["superfluous"] = by_name["superfluous"]["label"].to_list()
+    rest = [name for name in by_name if name not in (*pairs, "erosion", "superfluous")]
+    return summary | {name: by_name[name].to_dicts() for name in rest}
+
+
+def _table(found: dict[str, float], name: str, value: str) -> polars.DataFrame:
+    return table({name: str, value: float}, list(found.items()))
+
+
+def _rows(found: Sequence[dict[str, Any]], columns: Sequence[str]) -> polars.DataFrame:
+    kinds = {name: int if name == "seed" else float for name in columns}
+    return table(kinds, [tuple(row[name] for name in columns) for row in found])

@@ -1,0 +1,45 @@
+"""What `graphmask run srl` and `graphmask analyse` do for semantic role labelling."""
+
+from __future__ import annotations
+
+import json as js
+from pathlib import Path
+from typing import Any
+
+from graphmask.cli.common import console, show, write_json
+from graphmask.store.files import require
+
+ROWS = ("f1", "masked_f1", "f1_change", "retained", "divergence", "flips", "faithful", "train_seconds", "fit_seconds")
+
+
+def run(
+    model: str,
+    seed: int,
+    tolerance: float | None,
+    data: Path | None,
+    preset: str,
+    out: Path | None,
+    json: Path | None,
+    *,
+    predicted: bool,
+) -> None:
+    from graphmask.tasks.srl import experiment
+
+    require()  # what is written at the end must not fail for a missing package
+    out = out or Path("out") / f"srl-{model}"
+    console.print(f"training and explaining the {model} labeller; an interrupted run goes on: {out}", highlight=False)
+    found = experiment.run(
+        model, out, folder=data, preset=preset, seed=seed, tolerance=tolerance, predicted=predicted
+    ).figures
+    show(f"srl, {model}, seed {seed}: test data", ["figure", "value"], [[key, found[key]] for key in ROWS])
+    kinds = [[kind, row["examples"], row["f1"], row["masked_f1"]] for kind, row in found["by_kind"].items()]
+    show("labelled F1 by kind of predicate", ["kind", "predicates", "original", "masked"], kinds)
+    console.print(f"next: graphmask analyse {out} --fits 5 && graphmask report {out}", highlight=False)
+    write_json(json, found)
+
+
+def write_study(path: Path | None, model: str, figures: dict[str, Any]) -> None:
+    """The figures under the model's name; those of the other model in the same file stay."""
+    if path is not None:
+        before = js.loads(path.read_text()) if path.exists() else {}
+        write_json(path, {**before, model: figures})
