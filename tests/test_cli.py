@@ -102,6 +102,7 @@ def test_every_command_has_help() -> None:
         ["bench", "core"],
         ["bench", "gold"],
         ["bench", "ablation"],
+        ["bench", "store"],
         ["compare"],
         ["analyse"],
     ):

@@ -161,6 +161,30 @@ def test_fits_narrow_and_wide(show: Any, example: Any, plain: Any, width: int, s
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+HIDDEN = """svg => [...svg.querySelectorAll('.edge.kept')].filter(edge => {
+  const line = edge.querySelector('.line'), names = [...svg.querySelectorAll('.outside')];
+  const boxes = names.map(name => name.getBoundingClientRect());
+  const head = edge.querySelector('.head').getBoundingClientRect();
+  const map = line.getScreenCTM(), length = line.getTotalLength();
+  const points = Array.from({ length: 101 }, (_, i) => line.getPointAtLength(length * i / 100).matrixTransform(map));
+  points.push({ x: (head.left + head.right) / 2, y: (head.top + head.bottom) / 2 });
+  return boxes.some(b => points.some(p => p.x > b.left && p.x < b.right && p.y > b.top && p.y < b.bottom));
+}).map(edge => +edge.dataset.edge)"""
+
+
+def test_names_of_nodes_hide_no_kept_edge(show: Any, plain: Any) -> None:
+    """Eight spokes, of which one is dropped: the centre's name lies on that one, the others' names lie outside."""
+    names = ["centre", *(f"leaf {i}" for i in range(1, 9))]
+    spokes = [(i, 0) for i in range(1, 9)]
+    for dropped in range(8):
+        kept = [[number != dropped for number in range(8)]]
+        page = show(plain(9, spokes, kept=kept, scores=[[0.5] * 8], node_labels=names))
+        assert page.locator("svg.graph .outside").count() == 9
+        hidden = page.eval_on_selector("svg.graph", HIDDEN)
+        # Names lie to the sides or above and below; a gap in between is too narrow for one.
+        assert len(hidden) <= (0 if dropped in (2, 6) else 1), (dropped, hidden)
+
+
 def test_odd_and_large_graphs_draw(show: Any, example: Any, plain: Any) -> None:
     many = [(i % 90, (i * 13 + 1) % 90) for i in range(450)]
     page = show(

@@ -40,7 +40,7 @@ def connections(
         leaving = block.kept & (start[block.source] != start[block.target])
         arriving = block.kept & end[block.target]
         on = edges_on_paths_of(block, sources, targets, persist)
-        count = len(block.explanations)
+        count = block.graphs
         found = torch.stack([_graphs(gates, block.graph, count) for gates in (leaving, arriving, on)])
         sums = found if sums is None else sums + found
         graphs += count

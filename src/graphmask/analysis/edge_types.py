@@ -87,7 +87,9 @@ def kept_by_type(explanations: Iterable[Explanation], group: Key | None = None) 
     layers = 0
     for block in side_by_side(explanations):
         layers = block.sites
-        texts = [None if group is None else str(look_up(explanation, group)) for explanation in block.explanations]
+        texts: list[str | None] = [None] * block.graphs
+        if group is not None:  # only then are explanations of a store made
+            texts = [str(look_up(explanation, group)) for explanation in block.explanations]
         numbers = torch.tensor([names.setdefault(text, len(names)) for text in texts])
         graphs.update(numbers.tolist())
         for counter, gates in ((edges, block.carried), (kept, block.kept)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphmask.analysis.audits import baseline_swap, frontier, tolerance_curve
@@ -10,7 +11,7 @@ from graphmask.analysis.edge_types import edge_types_of_store, type_overlap
 from graphmask.analysis.erosion import erosion
 from graphmask.analysis.inverses import inverses
 from graphmask.analysis.layers import attribution_by_layer, attribution_levels, layers_dropped
-from graphmask.analysis.leakage import baseline_leakage, mask_leakage
+from graphmask.analysis.leakage import FEWEST, baseline_leakage, mask_leakage
 from graphmask.analysis.paths import path_patterns
 from graphmask.method import Method
 from graphmask.store import Store
@@ -20,44 +21,86 @@ if TYPE_CHECKING:
 
 
 class Named(NamedTuple):
-    """A table with its name for files and its title for people."""
+    """A table with its name for files, and for people its title and what it was worked out from if not from all."""
 
     name: str
     title: str
     frame: polars.DataFrame
+    note: str = ""
+
+
+#: Sums over explanations: name -> title, and the table of a store, which streams through.
+STREAMED: dict[str, tuple[str, Callable[[Store], polars.DataFrame]]] = {
+    "edge_types": (
+        "Kept edges by layer and type, beside the type's base rate",
+        lambda store: edge_types_of_store(store.edges),
+    ),
+    "layers": (
+        "Share of the kept, and of the score, per layer",
+        lambda store: attribution_by_layer({"": store}).drop("method"),
+    ),
+    "levels": (
+        "Share of messages above each attribution level",
+        lambda store: attribution_levels({"": store}).drop("method"),
+    ),
+    "patterns": ("Retained paths by the types of their edges", path_patterns),
+    "inverses": ("Kept edges whose inverse is kept", inverses),
+    "overlap": ("Types that join the same two nodes", type_overlap),
+}
+#: What needs the model again, some hundred times per graph: name -> title, and the table of a method and batches.
+RUN_AGAIN: dict[str, tuple[str, Callable[..., polars.DataFrame]]] = {
+    "erosion": ("The model without a random part of its messages", erosion),
+    "dropped": ("The model without one layer's messages", layers_dropped),
+    "frontier": ("Sparsity against divergence", frontier),
+    "tolerance": ("Changed predictions by tolerance", tolerance_curve),
+    "baselines": ("The same edges, other baselines", baseline_swap),
+    "baseline_leakage": ("Can the prediction be read off where baselines stand?", baseline_leakage),
+}
+#: What is no sum is worked out from so many explanations, or batches where the model runs, drawn with this seed.
+SAMPLE, BATCHES, SEED = 10_000, 8, 0
 
 
 def of_store(store: Store) -> Iterator[Named]:
-    """What explanations alone tell; they stream through once per table."""
-    method = {"": store}
-    yield Named(
-        "edge_types", "Kept edges by layer and type, beside the type's base rate", edge_types_of_store(store.edges)
-    )
-    yield Named("layers", "Share of the kept, and of the score, per layer", _of(attribution_by_layer(method)))
-    yield Named("levels", "Share of messages above each attribution level", _of(attribution_levels(method)))
-    yield Named("patterns", "Retained paths by the types of their edges", path_patterns(store))
-    yield Named("inverses", "Kept edges whose inverse is kept", inverses(store))
-    yield Named("overlap", "Types that join the same two nodes", type_overlap(store))
-    yield Named("mask_leakage", "Can the prediction be read off the mask pattern?", mask_leakage(store))
+    """What explanations alone tell, in memory that does not grow with their number."""
+    for name, (title, analysis) in STREAMED.items():
+        yield Named(name, title, analysis(store))
+    if has_one_class_each(store):
+        yield mask_leakage_of(store)
 
 
-def of_model(method: Method, loader: Iterable[Any]) -> Iterator[Named]:
-    """What running the model tells."""
-    yield Named(
-        "erosion", "The model without a random part of its messages", erosion(method, loader, allow_infeasible=True)
-    )
-    yield Named(
-        "dropped", "The model without one layer's messages", layers_dropped(method, loader, allow_infeasible=True)
-    )
-    yield Named("frontier", "Sparsity against divergence", frontier(method, loader, allow_infeasible=True))
-    yield Named("tolerance", "Changed predictions by tolerance", tolerance_curve(method, loader, allow_infeasible=True))
-    yield Named("baselines", "The same edges, other baselines", baseline_swap(method, loader, allow_infeasible=True))
-    yield Named(
-        "baseline_leakage",
-        "Can the prediction be read off where baselines stand?",
-        baseline_leakage(method, loader, allow_infeasible=True),
-    )
+def mask_leakage_of(store: Store) -> Named:
+    """A probe is fitted to all masks at once: to as many as fit in memory whatever the store."""
+    frame = mask_leakage(store.sample(SAMPLE, SEED), seed=SEED, most=SAMPLE)
+    note = drawn(min(SAMPLE, len(store)), len(store))
+    return Named("mask_leakage", "Can the prediction be read off the mask pattern?", frame, note)
 
 
-def _of(frame: polars.DataFrame) -> polars.DataFrame:
-    return frame.drop("method")
+def has_one_class_each(store: Store) -> bool:
+    """Is there a class per graph to be told from masks, and are there graphs enough?"""
+    import polars as pl
+
+    one = (pl.col("shape").list.first() == 1) & pl.col("prediction").is_not_null()
+    return len(store) >= FEWEST and bool(store.graphs.select(one.all()).collect(engine="streaming").item())
+
+
+def of_model(method: Method, batches: Sequence[Any]) -> Iterator[Named]:
+    """What running the model again tells, on a few of the batches; the notes say on how many graphs."""
+    some, note = sample(batches)
+    for name, (title, analysis) in RUN_AGAIN.items():
+        yield Named(name, title, analysis(method, some, allow_infeasible=True), note)
+
+
+def sample(batches: Sequence[Any]) -> tuple[list[Any], str]:
+    """A few of the batches, the same ones every time, and how many graphs of how many they are."""
+    chosen = sorted(Random(SEED).sample(range(len(batches)), min(BATCHES, len(batches))))
+    some = [batches[number] for number in chosen]
+    return some, drawn(_graphs(some), _graphs(batches))
+
+
+def _graphs(batches: Iterable[Any]) -> int:
+    return sum(batch.num_graphs for batch in batches)
+
+
+def drawn(used: int, of: int) -> str:
+    """A note; nothing where nothing was left out."""
+    return "" if used == of else f"{used:,} of {of:,} graphs, drawn with seed {SEED}"

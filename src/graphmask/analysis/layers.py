@@ -148,7 +148,7 @@ def attribution_levels(
 
 def _per_graph(block: Block, per_gate: Tensor) -> Tensor:
     """[L, E] -> [L, G]"""
-    return per_gate.new_zeros(len(per_gate), len(block.explanations)).index_add(1, block.graph, per_gate)
+    return per_gate.new_zeros(len(per_gate), block.graphs).index_add(1, block.graph, per_gate)
 
 
 def _shares(per_graph: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import polars
 
 FOLDS = 5
+#: Examples to fit and judge a probe.
+FEWEST = 2 * FOLDS
 
 
 def mask_leakage(
@@ -174,7 +176,7 @@ class _Features:
         counts = torch.zeros(2, rows.shape[1], dtype=torch.double)
         counts = counts.index_add(1, place, torch.stack([torch.ones_like(open_), open_]).double())
         self.parts.append((rows[0], rows[1], rows[2], counts))
-        self.graphs += len(block.explanations)
+        self.graphs += block.graphs
         self.layers = block.sites
 
     def matrix(self) -> Tensor:
@@ -192,8 +194,8 @@ class _Features:
 
 
 def _compare(features: Tensor, shuffled: Sequence[Tensor], labels: Tensor, seed: int) -> polars.DataFrame:
-    if len(labels) < 2 * FOLDS:
-        raise GraphMaskError(f"Expected at least {2 * FOLDS} examples to fit and judge a probe, got {len(labels)}.")
+    if len(labels) < FEWEST:
+        raise GraphMaskError(f"Expected at least {FEWEST} examples to fit and judge a probe, got {len(labels)}.")
     classes, labels = labels.unique(return_inverse=True)
     folds = list(_folds(len(labels), seed))
     rows = [("mask", _accuracy(features, labels, len(classes), folds))]

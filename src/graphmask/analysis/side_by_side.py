@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from graphmask.capture import Site
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
+from graphmask.store import Store
+from graphmask.store.pieces import Piece, pieces
 
 #: A block is closed once it holds this many edges or graphs: memory is bounded whatever the number of explanations.
 EDGES_AT_ONCE, GRAPHS_AT_ONCE = 1 << 16, 1 << 13
@@ -27,7 +32,7 @@ Nodes = Sequence[int] | Key
 class Block:
     """``G`` graphs, ``E`` edges in all, ``L`` sites; nodes are numbered through."""
 
-    explanations: tuple[Explanation, ...]
+    structure: tuple[Site, ...]
     source: Tensor  #: [L, E] node that sends: the second row of edge_index where a site runs against the edges
     target: Tensor  #: [L, E]
     kept: Tensor  #: bool [L, E]
@@ -37,28 +42,70 @@ class Block:
     graph: Tensor  #: [E]
     first_node: Tensor  #: [G]
     num_nodes: int
+    load: Callable[[], Sequence[Explanation]]
 
     @classmethod
     def of(cls, explanations: Sequence[Explanation]) -> Block:
-        edges = [explanation.edge_index.cpu() for explanation in explanations]
-        sizes = torch.tensor([number_of_nodes(explanation) for explanation in explanations])
-        counts = torch.tensor([e.shape[1] for e in edges])
-        graph = torch.arange(len(edges)).repeat_interleave(counts)
-        first_node = sizes.cumsum(0) - sizes
-        both = torch.cat(edges, 1).long() + first_node[graph]
-        reverse = torch.tensor([site.reverse for site in explanations[0].structure], dtype=torch.long)
-        return cls(
-            tuple(explanations),
-            both[reverse],
-            both[1 - reverse],
+        return cls._beside(
+            explanations[0].structure,
+            torch.tensor([number_of_nodes(explanation) for explanation in explanations]),
+            torch.tensor([explanation.edge_index.shape[1] for explanation in explanations]),
+            torch.cat([explanation.edge_index.cpu() for explanation in explanations], 1).long(),
+            torch.cat([_types(explanation) for explanation in explanations]),
             torch.cat([explanation.kept.cpu() for explanation in explanations], 1),
             torch.cat([explanation.carried.cpu() for explanation in explanations], 1),
             torch.cat([explanation.scores.detach().cpu() for explanation in explanations], 1),
-            torch.cat([_types(explanation) for explanation in explanations]),
-            graph,
-            first_node,
-            int(sizes.sum()),
+            lambda: explanations,
         )
+
+    @classmethod
+    def of_pieces(cls, pieces: Sequence[Piece]) -> Block:
+        """The same from a store, whose explanations are not made before somebody asks for them."""
+        counts = torch.cat([piece.num_edges for piece in pieces])
+        edges = torch.cat([piece.edge_index for piece in pieces], 1)
+        graph = torch.arange(len(counts)).repeat_interleave(counts)
+        most = np.full(len(counts), -1)
+        np.maximum.at(most, graph.numpy(), edges.amax(0).numpy())
+        return cls._beside(
+            pieces[0].store.structure,
+            torch.maximum(torch.cat([piece.num_nodes for piece in pieces]), torch.from_numpy(most + 1)),
+            counts,
+            edges,
+            torch.cat([_typed(piece.edge_type, piece.edge_index) for piece in pieces]),
+            torch.cat([piece.kept for piece in pieces], 1),
+            torch.cat([piece.carried for piece in pieces], 1),
+            torch.cat([piece.scores for piece in pieces], 1),
+            lambda: [explanation for piece in pieces for explanation in piece.explanations()],
+        )
+
+    @classmethod
+    def _beside(
+        cls,
+        structure: tuple[Site, ...],
+        sizes: Tensor,
+        counts: Tensor,
+        edges: Tensor,
+        types: Tensor,
+        kept: Tensor,
+        carried: Tensor,
+        scores: Tensor,
+        load: Callable[[], Sequence[Explanation]],
+    ) -> Block:
+        """Of graphs with so many nodes and edges [G]."""
+        graph = torch.arange(len(counts)).repeat_interleave(counts)
+        first_node = sizes.cumsum(0) - sizes
+        both = edges + first_node[graph]
+        reverse = torch.tensor([site.reverse for site in structure], dtype=torch.long)
+        ends = both[reverse], both[1 - reverse]
+        return cls(structure, *ends, kept, carried, scores, types, graph, first_node, int(sizes.sum()), load)
+
+    @cached_property
+    def explanations(self) -> Sequence[Explanation]:
+        return self.load()
+
+    @property
+    def graphs(self) -> int:
+        return len(self.first_node)
 
     @property
     def sites(self) -> int:
@@ -75,7 +122,10 @@ class Block:
 
 
 def side_by_side(explanations: Iterable[Explanation]) -> Iterator[Block]:
-    """One pass over explanations of one model, in blocks."""
+    """One pass over explanations of one model, in blocks: the same ones from a store as from a list."""
+    if isinstance(explanations, Store):
+        yield from map(Block.of_pieces, pieces(explanations, EDGES_AT_ONCE, GRAPHS_AT_ONCE))
+        return
     first: Explanation | None = None
     waiting: list[Explanation] = []
     edges = 0
@@ -97,14 +147,15 @@ def none_found() -> GraphMaskError:
     return GraphMaskError("Expected at least one explanation, found none. Is it a spent iterator?")
 
 
-def check_same_sites(first: Explanation, other: Explanation) -> None:
+def check_same_sites(first: Explanation | Block, other: Explanation | Block) -> None:
     if first.structure is other.structure:
         return
     expected, found = ([(site.name, site.reverse) for site in e.structure] for e in (first, other))
     if expected != found:
+        names = [", ".join(site.name for site in e.structure) for e in (first, other)]
         raise GraphMaskError(
-            f"Expected explanations of one model, with sites {', '.join(first.sites)}, got one with "
-            f"{', '.join(other.sites)}. Analyse each model's explanations by themselves."
+            f"Expected explanations of one model, with sites {names[0]}, got one with {names[1]}. Analyse each model's "
+            "explanations by themselves."
         )
 
 
@@ -114,9 +165,11 @@ def number_of_nodes(explanation: Explanation) -> int:
 
 
 def _types(explanation: Explanation) -> Tensor:
-    if explanation.edge_type is None:
-        return torch.full((explanation.edge_index.shape[1],), NO_TYPE)
-    return explanation.edge_type.cpu().long()
+    return _typed(explanation.edge_type, explanation.edge_index)
+
+
+def _typed(edge_type: Tensor | None, edge_index: Tensor) -> Tensor:
+    return torch.full((edge_index.shape[1],), NO_TYPE) if edge_type is None else edge_type.cpu().long()
 
 
 def look_up(explanation: Explanation, key: Key) -> Any:

@@ -63,10 +63,10 @@ def stability(fits: Sequence[Iterable[Explanation]]) -> polars.DataFrame:
             raise _different()
         first = blocks[0]
         for block in blocks[1:]:
-            check_same_sites(first.explanations[0], block.explanations[0])
+            check_same_sites(first, block)
             if not torch.equal(first.source, block.source) or not torch.equal(first.carried, block.carried):
                 raise _different()
-            if not torch.equal(first.target, block.target) or len(first.explanations) != len(block.explanations):
+            if not torch.equal(first.target, block.target) or first.graphs != block.graphs:
                 raise _different()
         kept = torch.stack([block.kept for block in blocks])  # [n, L, E]
         votes = kept.sum(0)

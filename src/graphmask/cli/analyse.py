@@ -9,11 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from graphmask.cli.common import Json, console, show, write_json
+from graphmask.errors import GraphMaskError
 from graphmask.progress import steps
 from graphmask.storage import write_bytes
-
-#: Batches on which the model is run again, some hundred times in all.
-BATCHES = 8
 
 
 def analyse(
@@ -28,32 +26,46 @@ def analyse(
     from graphmask.tasks import folder as folders
     from graphmask.tasks import runner
 
+    if fits < 1:
+        raise GraphMaskError(f"Expected --fits to be 1 or more, got {fits}.")
     run = folders.read(folder) if (folder / folders.FIGURES).exists() else None
+    if run is None and fits > 1:
+        raise GraphMaskError(
+            f"Expected the folder of a run for --fits, which has a model to fit to, found no {folders.FIGURES} in "
+            f"{folder}. Try: graphmask run; or compare your own fits with graphmask.analysis.stability."
+        )
     explanations = run.store if run else store.open(folder)
     found: list[everything.Named] = []
-    with runner.one_thread(), steps(7 + (6 if run else 0) + max(fits - 1, 0), enabled=True) as step:
+    tables = len(everything.STREAMED) + 1 + (len(everything.RUN_AGAIN) + fits - 1 if run else 0)
+    with runner.one_thread(), steps(tables, enabled=True) as step:
         step("explanations")
         for table in everything.of_store(explanations):
             found.append(table)
             step(table.title)
         if run:
-            for table in everything.of_model(run.explainer, run.test[:BATCHES]):
+            for table in everything.of_model(run.explainer, run.test):
                 found.append(table)
                 step(table.title)
         if run and fits > 1:
-            several = [list(run.explainer.explain_all(run.test[:BATCHES], allow_infeasible=True))]
+            some, note = everything.sample(run.test)
+            several = [run.explainer.explain_all(some, allow_infeasible=True)]
             for seed in range(run.figures["seed"] + 1, run.figures["seed"] + fits):
                 step(f"fit with seed {seed}")
-                again = type(run.explainer)(run.model, tolerance=run.explainer.tolerance, seed=seed)
+                again = type(run.explainer)(
+                    run.model, tolerance=run.explainer.tolerance, seed=seed, recipe=run.explainer.recipe
+                )
                 again.fit(*(runner.draw(run.name, run.figures["seed"], part) for part in (0, 1)), progress=False)
-                several.append(list(again.explain_all(run.test[:BATCHES], allow_infeasible=True)))
-            found.append(everything.Named("stability", f"Agreement of {fits} fits", stability(several)))
+                several.append(again.explain_all(some, allow_infeasible=True))
+            found.append(everything.Named("stability", f"Agreement of {fits} fits", stability(several), note))
     figures: dict[str, Any] = {}
-    for name, title, frame in found:
+    for name, title, frame, note in found:
         cells = [[_short(cell) for cell in row] for row in frame.head(rows).rows()]
-        show(title if frame.height <= rows else f"{title} (first {rows} of {frame.height} rows)", frame.columns, cells)
+        remarks = [note, f"first {rows} of {frame.height} rows" if frame.height > rows else ""]
+        remark = "; ".join(filter(None, remarks))
+        show(f"{title} ({remark})" if remark else title, frame.columns, cells)
         write_bytes(folder / "analysis" / f"{name}.csv", _flat(frame).write_csv().encode())
-        figures[name] = {"title": title, "columns": frame.columns, "rows": [list(row) for row in frame.rows()]}
+        lists = [list(row) for row in frame.rows()]
+        figures[name] = {"title": title, "note": note, "columns": frame.columns, "rows": lists}
     write_bytes(folder / "analysis" / "tables.json", (js.dumps(figures, indent=1) + "\n").encode())
     console.print(f"tables: {folder / 'analysis'}", highlight=False)
     write_json(json, figures)

@@ -10,7 +10,7 @@ import typer
 from graphmask.cli.common import Json, Seed, console, show, write_json
 
 app = typer.Typer(
-    help="Measure: cost (core), agreement with gold over seeds (gold), parts of the recipe (ablation).",
+    help="Measure: cost (core), agreement with gold over seeds (gold), parts of the recipe (ablation), memory (store).",
     no_args_is_help=True,
 )
 
@@ -67,4 +67,23 @@ def ablation(
         from graphmask.storage import write_bytes
 
         write_bytes(out, markdown(figures).encode())
+    write_json(json, figures)
+
+
+@app.command("store")
+def store(
+    json: Json = None,
+    seed: Seed = 0,
+    graphs: Annotated[int, typer.Option(help="Explanations to write and to analyse.")] = 1_000_000,
+) -> None:
+    """Time and peak memory of writing a store, and of every table of it, for a tenth of the graphs and for all."""
+    from graphmask.bench.store import measure, rows
+
+    figures = measure(graphs, seed)
+    written = figures["write"][-1]
+    show("a store of random explanations: seconds, and memory beyond what the process had before", *rows(figures))
+    console.print(
+        f"{written['graphs']:,} explanations, {written['rows']:,} rows of edges: {written['disk_mb']:.0f} MB on disk",
+        highlight=False,
+    )
     write_json(json, figures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as js
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,22 +21,21 @@ def report(
     """Write one self-contained page, with the tables of `graphmask analyse` if it was run before."""
     from graphmask import store
     from graphmask.report.analysed import draw
-    from graphmask.report.build import write_report
+    from graphmask.report.build import as_table, write_report
+    from graphmask.report.page import Table
     from graphmask.tasks import folder as folders
 
     run = js.loads((folder / folders.FIGURES).read_text()) if (folder / folders.FIGURES).exists() else None
     explanations = store.open(folder / folders.EXPLANATIONS if run else folder)
     known = folder / "analysis" / "tables.json"
     analysed: dict[str, Any] = js.loads(known.read_text()) if known.exists() else {}
-    tables: list[tuple[Any, ...]] = []
+    tables: list[Table] = []
     if run:
-        tables.append(
-            ("Kept edges against the known answer, per cent", ["site", "precision", "recall", "F1"], gold_rows(run))
-        )
-    tables += [
-        (table["title"], [name.replace("_", " ") for name in table["columns"]], table["rows"])
-        for table in analysed.values()
-    ]
+        header = ["site", "precision", "recall", "F1"]
+        tables.append(Table("Kept edges against the known answer, per cent", header, gold_rows(run)))
+    for table in analysed.values():
+        columns = [name.replace("_", " ") for name in table["columns"]]
+        tables.append(replace(as_table((table["title"], columns, table["rows"])), note=table.get("note", "")))
     page = write_report(
         out or folder / "report.html",
         explanations,

@@ -7,6 +7,7 @@
   const DRAW_AT_ONCE = 20;      // cards beyond these are drawn when they come near the window
   const LABELLED_EDGES = 30;    // with more kept edges, type labels would cover the drawing
   const HEAD = "M0 0L-10 -4.6L-7.6 0L-10 4.6Z";
+  const SAMPLES = Array.from({ length: 31 }, (_, i) => (i + 1) / 32);  // points of an edge that a name should not cover
   const ALL_ROWS_UP_TO = 24;    // with more nodes, the unrolled view leaves out those without a kept message
 
   const make = (name, attributes = {}, parent = null, text = null, space = null) => {
@@ -60,7 +61,7 @@
       const reach = r * (3.4 + e.bend), spread = 0.5 + 0.1 * e.bend;
       const at = (angle, d) => [a.x + Math.cos(angle) * d, a.y + Math.sin(angle) * d];
       const [p, c1, c2, q] = [at(a.loop - spread, r), at(a.loop - spread, reach), at(a.loop + spread, reach), at(a.loop + spread, r + 5)];
-      return { d: `M${p}C${c1} ${c2} ${q}`, tips: [[at(a.loop + spread, r + 1), a.loop + spread + Math.PI]], middle: at(a.loop, reach * 0.8) };
+      return { d: `M${p}C${c1} ${c2} ${q}`, tips: [[at(a.loop + spread, r + 1), a.loop + spread + Math.PI]], middle: at(a.loop, reach * 0.8), points: [1.2, 1.8, 2.4].map((d) => at(a.loop, r * d)) };
     }
     const dx = b.x - a.x, dy = b.y - a.y, length = Math.hypot(dx, dy) || 1;
     const side = e.bend * Math.min(26, length * 0.3);
@@ -71,8 +72,26 @@
     return {
       d: `M${on(a, out, card.data.reverse ? r + 7 : r)}Q${mx.toFixed(1)} ${my.toFixed(1)} ${on(b, back, r + 7)}`,
       tips: [[on(b, back, r + 1.5), back + Math.PI], ...(card.data.reverse ? [[on(a, out, r + 1.5), out + Math.PI]] : [])],
-      middle: along(e.bend ? 0.64 : 0.5),  // nearer to its head, so that opposite edges do not write over each other
+      // Nearer to its head, so that opposite edges do not write over each other; in columns, where many run into one
+      // node, nearer to its tail.
+      middle: along(e.bend ? 0.64 : card.data.box[3] ? 0.42 : 0.5),
+      points: SAMPLES.map(along),
     };
+  };
+
+  // Where a node's name hides least of its edges: a kept one counts for more than all that are dropped.
+  const freeSide = (n, edges, r, width) => {
+    const w = 6.6 * Math.min(n.label.length, 14), h = 15;
+    const sides = { below: [-w / 2, r + 2], above: [-w / 2, -r - 2 - h], after: [r + 5, -h / 2], before: [-r - 5 - w, -h / 2] };
+    let best = "below", least = Infinity;
+    for (const [side, [x, y]] of Object.entries(sides)) {
+      if (side !== "below" && (n.x + x < 0 || n.x + x + w > width || n.y + y < 0)) continue;
+      const inside = ([px, py]) => px > n.x + x && px < n.x + x + w && py > n.y + y && py < n.y + y + h;
+      const hidden = edges.filter(([, points]) => points.some(inside)).map(([state]) => (state === KEPT ? edges.length + 1 : 1));
+      const cost = hidden.reduce((a, b) => a + b, 0);
+      if (cost < least) [best, least] = [side, cost];
+    }
+    return best;
   };
 
   const drawGraph = (card) => {
@@ -81,6 +100,7 @@
     const picture = draw("svg", { class: "graph", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Graph" }, holder);
     picture.style.cssText = `max-width:${Math.max(width * 1.35, 260)}px;min-width:${width * 0.65}px`;
     const layers = ["halo", "faint", "strong", "text"].map((name) => draw("g", { class: name }, picture));
+    const near = new Map(card.nodes.map((n) => [n.id, []]));  // what runs into each node, and where
     for (const e of card.edges) {
       if (e.bend === null) continue;
       const g = geometry(card, e, r);
@@ -96,11 +116,12 @@
       });
       const label = draw("text", { class: "edge-label", x: g.middle[0].toFixed(1), y: (g.middle[1] + 3.5).toFixed(1) }, layers[3], cut(typeOf(card, e), 14));
       card.graphEdges.push({ e, group, halo, label, heads, strong: layers[2], faint: layers[1] });
+      for (const v of new Set([e.source, e.target])) near.get(v).push([Math.max(...e.state), g.points]);
     }
     const inside = card.nodes.every((n) => n.label.length <= 3);
     const left = Math.min(...card.nodes.map((n) => n.x)), right = Math.max(...card.nodes.map((n) => n.x));
     for (const n of card.nodes) {
-      const beside = columns && n.x === left ? "before" : columns && n.x === right ? "after" : "below";
+      const beside = columns && n.x === left ? "before" : columns && n.x === right ? "after" : freeSide(n, near.get(n.id), r, width);
       drawNode(card, picture, n, n.x, n.y, r, inside ? "inside" : beside);
     }
     roving(picture);
@@ -119,7 +140,7 @@
     draw("circle", { class: "reach", r: r + (column === null ? 8 : 4) }, group);  // fingers are wider than nodes
     draw("circle", { r }, group);
     if (where === "inside") draw("text", { y: r * 0.32, "font-size": r * (n.label.length > 2 ? 0.72 : 0.86) }, group, n.label);
-    const outside = { below: [0, r + 13, "middle"], before: [-r - 6, 4, "end"], after: [r + 6, 4, "start"] }[where];
+    const outside = { below: [0, r + 13, "middle"], above: [0, -r - 6, "middle"], before: [-r - 6, 4, "end"], after: [r + 6, 4, "start"] }[where];
     if (outside) draw("text", { class: "outside", x: outside[0], y: outside[1], "text-anchor": outside[2] }, group, cut(n.label, 14));
   };
 

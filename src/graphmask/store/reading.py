@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,33 +96,45 @@ class Store:
             raise IndexError(f"Expected a graph from 0 to {len(self) - 1}, got {graph}.")
         at = bisect_right(self.shards, number, key=lambda shard: shard.first) - 1
         start = number - self.shards[at].first
-        return next(self._read(at, start, start + 1))
+        return next(self.read(at, start, start + 1))
 
     def __iter__(self) -> Iterator[Explanation]:
+        for at, start, stop in self._spans():
+            yield from self.read(at, start, stop)  # gone when it ends
+
+    def sample(self, count: int, seed: int = 0) -> Iterator[Explanation]:
+        """So many explanations, drawn evenly without repetition, in the order of the store; all if there are fewer."""
+        numbers = range(len(self))
+        drawn = sorted(Random(seed).sample(numbers, count)) if count < len(self) else numbers
+        for at, start, stop in self._spans():
+            first = self.shards[at].first
+            here = drawn[bisect_left(drawn, first + start) : bisect_left(drawn, first + stop)]
+            if here:
+                yield from self.read(at, start, stop, [number - first - start for number in here])
+
+    def _spans(self) -> Iterator[tuple[int, int, int]]:
+        """Number of a shard, first graph, and the one after the last: as many as are read at once."""
         step = files.ROWS_AT_ONCE["graphs"]
         for at, shard in enumerate(self.shards):
             for start in range(0, shard.count, step):
-                yield from self._read(at, start, min(start + step, shard.count))  # gone when it ends
+                yield at, start, min(start + step, shard.count)
 
-    def _read(self, at: int, start: int, stop: int) -> Iterator[Explanation]:
-        """The explanations ``start`` to ``stop`` of a shard."""
+    def read(self, at: int, start: int, stop: int, only: list[int] | None = None) -> Iterator[Explanation]:
+        """The explanations ``start`` to ``stop`` of a shard, or of these ``only`` some, counted from ``start``."""
         shard, sites = self.shards[at], len(self.structure)
-        row_of = self._rows_of(at)[start : stop + 1]
-        names = ["source", "target", "score", "kept", "carried"]
-        names += [] if shard.dtypes["edge_type"] is None else ["type"]
+        sizes = np.diff(self.rows_of(at)[start : stop + 1]).tolist()
+        column = self.edge_columns(at, start, stop)
         graphs = files.rows(shard.graphs, start, stop)
-        edges = files.rows(shard.edges, int(row_of[0]), int(row_of[-1]), names)
+        graphs = graphs if only is None else graphs.take(only)
         with storage.understood(shard.graphs, "store"):
             index, kind, output = (dtype_of(shard.dtypes[name]) for name in ("edge_index", "edge_type", "output"))
-            sizes = np.diff(row_of).tolist()
-            column = {name: torch.from_numpy(edges[name].to_numpy().copy()) for name in names}
             ends = torch.stack([column.pop("source"), column.pop("target")]).to(index).split(sizes, 1)
             parts = {name: values.split(sizes) for name, values in column.items()}
             rows = graphs.drop_columns(list(_DERIVED)).to_pylist()
             lengths = [prod(row["shape"]) for row in rows]
             outputs = [_values(graphs[name]).to(output).split(lengths) for name in ("original", "masked")]
-        del graphs, edges, column
-        for number, row in enumerate(rows):
+        del graphs, column
+        for place, (number, row) in enumerate(zip(only or range(stop - start), rows, strict=True)):
             with storage.understood(shard.graphs, "store"):
                 count, shape = row.pop("num_edges"), row.pop("shape")
                 notes, own = row.pop("metadata"), row.pop("baselines")
@@ -132,8 +145,8 @@ class Store:
                     kept=kept.clone(),
                     scores=scores.clone(),
                     carried=carried.clone(),
-                    original=outputs[0][number].view(shape).clone(),
-                    masked=outputs[1][number].view(shape).clone(),
+                    original=outputs[0][place].view(shape).clone(),
+                    masked=outputs[1][place].view(shape).clone(),
                     structure=self.structure,
                     baselines=self.baselines if own is None else self._as_baselines(own),
                     edge_type=None if kind is None else parts["type"][number][:count].to(kind, copy=True),
@@ -142,10 +155,19 @@ class Store:
                 )
             yield explanation
 
+    def edge_columns(self, at: int, start: int, stop: int) -> dict[str, Tensor]:
+        """What the edges of the graphs ``start`` to ``stop`` of a shard are made from; no type where there is none."""
+        shard, rows = self.shards[at], self.rows_of(at)
+        names = ["source", "target", "score", "kept", "carried"]
+        names += [] if shard.dtypes["edge_type"] is None else ["type"]
+        edges = files.rows(shard.edges, int(rows[start]), int(rows[stop]), names)
+        with storage.understood(shard.edges, "store"):
+            return {name: torch.from_numpy(edges[name].to_numpy().copy()) for name in names}
+
     def _as_baselines(self, own: list[list[float]]) -> tuple[Tensor, ...]:
         return tuple(torch.tensor(v, dtype=b.dtype) for v, b in zip(own, self.baselines, strict=True))
 
-    def _rows_of(self, at: int) -> np.ndarray[Any, Any]:
+    def rows_of(self, at: int) -> np.ndarray[Any, Any]:
         """[graphs + 1] where each graph's rows begin in the shard's edges."""
         if self._located is None or self._located[0] != at:
             shard = self.shards[at]
