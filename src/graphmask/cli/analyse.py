@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json as js
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,9 @@ from graphmask.cli.common import Json, console, show, write_json
 from graphmask.errors import GraphMaskError
 from graphmask.progress import steps
 from graphmask.storage import write_bytes
+
+if TYPE_CHECKING:
+    from graphmask.analysis import everything
 
 
 def analyse(
@@ -23,12 +27,15 @@ def analyse(
     """Which edge types, which paths, how stable, is what is kept needed: one table each, as CSV and JSON."""
     from graphmask import store
     from graphmask.analysis import everything, stability
+    from graphmask.cli import srl
     from graphmask.tasks import folder as folders
     from graphmask.tasks import runner
 
     if fits < 1:
         raise GraphMaskError(f"Expected --fits to be 1 or more, got {fits}.")
-    run = folders.read(folder) if (folder / folders.FIGURES).exists() else None
+    if folders.task_of(folder) == "srl":
+        return srl.analyse(folder, fits, rows, json)
+    run = folders.read(folder) if folders.task_of(folder) else None
     if run is None and fits > 1:
         raise GraphMaskError(
             f"Expected the folder of a run for --fits, which has a model to fit to, found no {folders.FIGURES} in "
@@ -57,6 +64,11 @@ def analyse(
                 again.fit(*(runner.draw(run.name, run.figures["seed"], part) for part in (0, 1)), progress=False)
                 several.append(again.explain_all(some, allow_infeasible=True))
             found.append(everything.Named("stability", f"Agreement of {fits} fits", stability(several), note))
+    write_json(json, write_tables(folder, found, rows))
+
+
+def write_tables(folder: Path, found: Iterable[everything.Named], rows: int) -> dict[str, Any]:
+    """Show the tables and write them: each as CSV, all as JSON, where `graphmask report` finds them."""
     figures: dict[str, Any] = {}
     for name, title, frame, note in found:
         cells = [[_short(cell) for cell in row] for row in frame.head(rows).rows()]
@@ -68,7 +80,7 @@ def analyse(
         figures[name] = {"title": title, "note": note, "columns": frame.columns, "rows": lists}
     write_bytes(folder / "analysis" / "tables.json", (js.dumps(figures, indent=1) + "\n").encode())
     console.print(f"tables: {folder / 'analysis'}", highlight=False)
-    write_json(json, figures)
+    return figures
 
 
 def _short(cell: Any) -> Any:

@@ -30,7 +30,7 @@ def report(
     known = folder / "analysis" / "tables.json"
     analysed: dict[str, Any] = js.loads(known.read_text()) if known.exists() else {}
     tables: list[Table] = []
-    if run:
+    if run and "gold" in run:
         header = ["site", "precision", "recall", "F1"]
         tables.append(Table("Kept edges against the known answer, per cent", header, gold_rows(run)))
     for table in analysed.values():

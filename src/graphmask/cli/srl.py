@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json as js
 from pathlib import Path
-from typing import Any
 
 from graphmask.cli.common import console, show, write_json
+from graphmask.progress import steps
 from graphmask.store.files import require
 
 ROWS = ("f1", "masked_f1", "f1_change", "retained", "divergence", "flips", "faithful", "train_seconds", "fit_seconds")
@@ -38,8 +38,19 @@ def run(
     write_json(json, found)
 
 
-def write_study(path: Path | None, model: str, figures: dict[str, Any]) -> None:
-    """The figures under the model's name; those of the other model in the same file stay."""
-    if path is not None:
-        before = js.loads(path.read_text()) if path.exists() else {}
-        write_json(path, {**before, model: figures})
+def analyse(folder: Path, fits: int, rows: int, json: Path | None) -> None:
+    """The study of section 6. In the JSON file the figures go under the model's name; the other model's stay."""
+    from graphmask.cli.analyse import write_tables
+    from graphmask.tasks.srl import experiment, study
+
+    run = experiment.read(folder)
+    found = []
+    with steps(study.TABLES + 2 * (fits > 1), enabled=True) as step:
+        step("labels")
+        for table in study.tables(run, fits, progress=False):  # there is one bar already
+            found.append(table)
+            step(f"after: {table.title}")
+    write_tables(folder, found, rows)
+    if json is not None:
+        before = js.loads(json.read_text()) if json.exists() else {}
+        write_json(json, {**before, run.figures["model"]: study.figures(run, found)})

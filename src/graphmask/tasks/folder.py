@@ -42,6 +42,11 @@ class Folder:
         return runner.draw(self.name, self.figures["seed"], runner.TEST_PART)
 
 
+def task_of(path: Path) -> str | None:
+    """Which task a folder is a finished run of; None if it is none."""
+    return json.loads((path / FIGURES).read_text())["task"] if (path / FIGURES).exists() else None
+
+
 def describe(name: str, batch: Batch) -> list[dict[str, Any]]:
     """For each graph of a batch what a reader wants to see beside it."""
     found = []

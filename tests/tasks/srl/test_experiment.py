@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from graphmask import GraphMaskError, masked
+from graphmask.cli import app
 from graphmask.tasks.srl import conll09, experiment, learning, study
 from graphmask.tasks.srl.learning import Schedule
 from graphmask.tasks.srl.model import Sizes
@@ -174,3 +176,29 @@ def test_presets_and_models_that_are_none():
     assert experiment.get("tiny", tolerance=0.2, epochs=3) == replace(
         TINY, tolerance=0.2, schedule=replace(TINY.schedule, epochs=3)
     )
+
+
+def test_analyse_and_report_on_the_command_line(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "glove", lambda: None)
+    figures = tmp_path / "srl.json"
+    figures.write_text('{"other": {"f1": 1.0}}')
+    done = CliRunner().invoke(app, ["analyse", str(run.path), "--fits", "2", "--json", str(figures)])
+    assert done.exit_code == 0, done.output
+    written = json.loads(figures.read_text())
+    assert written["other"] == {"f1": 1.0}
+    assert written[run.figures["model"]]["f1"] == run.figures["f1"]
+    done = CliRunner().invoke(app, ["report", str(run.path)])
+    assert done.exit_code == 0, done.output
+    page = (run.path / "report.html").read_text()
+    assert "fall.01 in sentence 1" in page
+    assert "Paths from predicate to predicted role" in page
+
+
+def test_run_on_the_command_line(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "glove", lambda: None)
+    options = ["--model", "gnn", "--preset", "tiny", "--data", str(folder), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["run", "srl", *options, "--json", str(tmp_path / "run.json")])
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "run.json").read_text())
+    assert (found["task"], found["model"], found["tolerance"]) == ("srl", "gnn", TINY.tolerance)
+    assert json.loads((tmp_path / "out" / "run.json").read_text()) == found

@@ -205,6 +205,8 @@ def frequent(frame: polars.DataFrame, rows: int = 12) -> polars.DataFrame:
 
 #: Methods whose attribution is compared by layer; they explain each example for itself.
 OTHERS = ("integrated_gradients", "gnn_explainer", "unamortised")
+#: How many tables there are from one fit.
+TABLES = 9
 
 
 def tables(run: Run, fits: int, *, progress: bool = True) -> Iterator[Named]:
