@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn.models import GCN
 
 from graphmask import calibration, hard_concrete
 from graphmask.batches import default_forward
@@ -228,9 +230,35 @@ def test_thresholds_become_shifts_that_hard_gates_agree_with() -> None:
 
 
 def test_validation_looks_at_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "ROWS", 20)
+    monkeypatch.setattr(calibration, "EXAMPLES", 20)
     model, batches = toy.Toy().eval(), toy.loader(4, 12)
     probe, output = Probe.discover(model, default_forward, batches[0], 8, 0)
     divergence = Divergence("kl")
     divergence.resolve(output)
     assert len(Validation(probe, model, default_forward, divergence, batches).batches) == 2
+
+
+def test_tokens_of_a_sentence_are_no_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with an output per node: what counts is graphs, and nodes only where there is a single graph."""
+    monkeypatch.setattr(calibration, "EXAMPLES", 20)
+    torch.manual_seed(0)
+    model = GCN(3, 4, 1, out_channels=2).eval()
+    graphs = [Data(x=torch.randn(6, 3), edge_index=torch.randint(6, (2, 9))) for _ in range(48)]
+    several = [Batch.from_data_list(graphs[low : low + 8]) for low in range(0, 48, 8)]
+    for loader, looked_at in ((several, 3), (graphs, 4)):
+        probe, output = Probe.discover(model, default_forward, loader[0], 8, 0)
+        divergence = Divergence("kl")
+        divergence.resolve(output)
+        assert len(Validation(probe, model, default_forward, divergence, loader).batches) == looked_at
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_calibrate_shares_a_small_tolerance_between_sites(seed: int) -> None:
+    """Locations without a gap, and every edge worth something: retreating from gaps alone ends far from the best."""
+    g = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(2, 300, generator=g)
+    locations = torch.stack([drawn[0], drawn[1] ** 2]) * 5.8 - 2.9
+    validation = Imagined(locations, torch.sigmoid(2 * locations) * torch.tensor([[1.0], [0.6]]))
+    verdict = validation.verdict(calibrate(validation, 2, 0.2))
+    assert verdict.within(0.2)
+    assert verdict.sparsity <= feasible_shares(validation, 0.2, 2) * (1 + SLACK)

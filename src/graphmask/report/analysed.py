@@ -12,7 +12,13 @@ Rows = list[dict[str, Any]]
 
 def draw(folder: Path, analysed: dict[str, Any]) -> list[Path]:
     """From what `graphmask analyse` found, name -> {"title", "columns", "rows"}, to SVG files."""
-    drawers = {"edge_types": _edge_types, "frontier": _frontier, "erosion": _erosion}
+    drawers = {
+        "edge_types": _edge_types,
+        "frontier": _frontier,
+        "erosion": _erosion,
+        "labels": _labels,
+        "distances": _distances,
+    }
     found = []
     for name, drawer in drawers.items():
         table = analysed.get(name)
@@ -47,7 +53,24 @@ def _erosion(path: Path, title: str, rows: Rows) -> Path:
     names = list(dict.fromkeys(name for name, _ in by))
     means = {name: [by[name, at]["mean"] for at in x] for name in names}
     bands = {name: [_interval(by[name, at]) for at in x] for name in names}
-    return curve(path, title, x, means, bands, x_label="share dropped", per_cent=True)
+    shares = all(row["measure"] != "score" for row in rows)  # a score of the user's own may be anything
+    return curve(path, title, x, means, bands, x_label="share dropped", per_cent=shares)
+
+
+def _labels(path: Path, title: str, rows: Rows) -> Path:
+    """Probability of being kept, labels that are kept most often first."""
+    groups: dict[str, dict[str, float]] = {}
+    for row in sorted(rows, key=lambda row: -row["probability"]):
+        groups.setdefault(row["label"], {})[row["group"]] = row["probability"]
+    return bars(path, title, groups, y_label="kept")
+
+
+def _distances(path: Path, title: str, rows: Rows) -> Path:
+    x = sorted({row["distance"] for row in rows})
+    names = sorted({row["group"] for row in rows})
+    by = {(row["group"], row["distance"]): row["share"] for row in rows}
+    series = {name: [by.get((name, at), float("nan")) for at in x] for name in names}
+    return curve(path, title, x, series, x_label="distance in tokens", y_label="paths used", per_cent=True)
 
 
 def _interval(row: dict[str, Any]) -> tuple[float, float]:
