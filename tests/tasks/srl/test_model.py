@@ -15,7 +15,7 @@ from graphmask.training import Recipe
 
 from .test_examples import ALL
 
-SIZES = Sizes(lstm=0, layers=2, tag=3, lemma=4, flag=2, frame=5, role=4, hidden=6, width=7, dropout=0.0)
+SIZES = Sizes(lstm=0, layers=2, tag=3, lemma=4, flag=2, frame=5, role=4, hidden=6, width=7, dropout=0.0, edge_dropout=0.0)
 
 
 def small(lstm: int) -> tuple[Labeller, Examples]:
@@ -91,3 +91,18 @@ def test_graphmask_sees_every_layer_its_labels_and_its_gates(lstm, sites):
     assert all(bool(e.carried.all()) for e in found)
     assert explainer.probe.specs[0].categories.keys() == {"edge_type"}
     assert "alpha" in "".join(explainer.probe.specs[0].features)
+
+
+def test_whole_edges_drop_out_while_training_and_never_else():
+    torch.manual_seed(0)
+    conv = SyntacticConv(5, 4, 6, edge_dropout=0.5)
+    x, edge_index, edge_type = torch.randn(2, 5), torch.tensor([[0] * 4000, [1] * 4000]), torch.zeros(4000).long()
+    seen = []
+    conv.register_message_forward_hook(lambda _, inputs, out: seen.append(out))
+    conv.train()(x, edge_index, edge_type)
+    conv.eval()(x, edge_index, edge_type)
+    trained, whole = seen
+    dropped = (trained == 0).all(1)
+    assert 0.46 < float(dropped.float().mean()) < 0.54
+    assert torch.allclose(trained[~dropped], 2 * whole[~dropped])
+    assert not bool((whole == 0).all(1).any())

@@ -30,6 +30,8 @@ from graphmask.training import Recipe
 MODELS = ("lstm", "gnn")
 SPLITS = ("train", "dev", "test")
 EWT = "srl-ewt"
+#: Of tokens. What must not change is the role that the model gives, not how sure it is of it.
+DIVERGENCE = "cross_entropy"
 #: Files of a corpus by split: our own names, then those of the shared task.
 NAMES = {"train": ("train.conll09", "*train*"), "dev": ("dev.conll09", "*development*", "*dev*")}
 NAMES["test"] = ("test.conll09", "*evaluation-English.*", "*test*")
@@ -43,8 +45,10 @@ class Preset:
     gnn: Sizes
     schedule: Schedule = field(default_factory=Schedule)
     minimum: int = 2  #: words seen less often are unknown
-    recipe: Recipe = field(default_factory=Recipe)
-    tolerance: float = 0.01
+    recipe: Recipe = field(default_factory=lambda: Recipe(steps=6000, warm=0.2, settle=0.1))
+    tolerance: float = 0.025
+    gate_tokens: int = 400  #: per batch while gates are trained
+    hidden: int = 64  #: of the gates
     calibrate: int = 1500  #: development examples on which thresholds are chosen
 
     def sizes(self, model: str) -> Sizes:
@@ -125,12 +129,13 @@ def fit(
     model: nn.Module, corpus: Corpus, preset: Preset, *, seed: int, path: Path | None = None, progress: bool = True
 ) -> GraphMask:
     """Train gates on the training part; thresholds are chosen on the development part."""
-    explainer = GraphMask(model, learning.forward, tolerance=preset.tolerance, seed=seed, recipe=preset.recipe)
-    tokens = preset.schedule.tokens
+    explainer = GraphMask(
+        model, learning.forward, DIVERGENCE, preset.tolerance, seed, recipe=preset.recipe, hidden=preset.hidden
+    )
     some = torch.randperm(len(corpus.parts["dev"]), generator=torch.Generator().manual_seed(0))[: preset.calibrate]
     explainer.fit(
-        Loader(corpus.parts["train"], tokens, seed=seed),
-        Loader(corpus.parts["dev"], tokens, only=some.tolist()),
+        Loader(corpus.parts["train"], preset.gate_tokens, seed=seed),
+        Loader(corpus.parts["dev"], preset.schedule.tokens, only=some.tolist()),
         checkpoint=path,
         progress=progress,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import to_dense_batch
@@ -28,6 +29,7 @@ class Sizes:
     hidden: int = 128  #: of the LSTM, per direction
     width: int = 256  #: of the GCN
     dropout: float = 0.3
+    edge_dropout: float = 0.3
 
 
 class SyntacticConv(MessagePassing):
@@ -36,12 +38,12 @@ class SyntacticConv(MessagePassing):
     .. math:: h'_v = \mathrm{ReLU}\big(s_v (V_0 h_v + b_0) + \sum_{u \to v} g_{u,v} (V_d h_u + b_l)\big)
 
     with weights V by direction d (along the dependency, against it, to itself), biases by label and direction l, and a
-    scalar gate g, the sigmoid of the same with vectors in place of matrices.
+    scalar gate g, the sigmoid of the same with vectors in place of matrices. While training, whole edges drop out.
     """
 
-    def __init__(self, inputs: int, width: int, edge_types: int) -> None:
+    def __init__(self, inputs: int, width: int, edge_types: int, edge_dropout: float = 0.0) -> None:
         super().__init__(aggr="sum")
-        self.width = width
+        self.width, self.edge_dropout = width, edge_dropout
         self.own = nn.Linear(inputs, width + 1)
         # Both directions at once, each with one column more for its gate.
         self.directions = nn.Linear(inputs, 2 * (width + 1), bias=False)
@@ -53,6 +55,7 @@ class SyntacticConv(MessagePassing):
         sent = self.directions(x).view(2 * len(x), self.width + 1)
         label = self.labels.weight
         alpha = torch.sigmoid(sent[2 * edge_index[0] + edge_type % 2, -1] + label[edge_type, -1])
+        alpha = F.dropout(alpha, self.edge_dropout, self.training)
         found = self.propagate(edge_index, x=x, sent=sent, edge_type=edge_type, alpha=alpha)
         return (own[:, :-1] * torch.sigmoid(own[:, -1:]) + found).relu()
 
@@ -85,7 +88,7 @@ class Labeller(nn.Module):
             width = 2 * sizes.hidden
         self.convs = nn.ModuleList()
         for _ in range(sizes.layers):
-            self.convs.append(SyntacticConv(width, sizes.width, counts["edge_types"]))
+            self.convs.append(SyntacticConv(width, sizes.width, counts["edge_types"], sizes.edge_dropout))
             width = sizes.width
         # W_{l,r} = ReLU(U [q_l, q_r]): a classifier for every predicate lemma l and role r.
         self.frame = nn.Embedding(counts["frames"], sizes.frame)
