@@ -9,7 +9,8 @@ from graphmask.cli.common import console, show, write_json
 from graphmask.progress import steps
 from graphmask.store.files import require
 
-ROWS = ("f1", "masked_f1", "f1_change", "retained", "divergence", "flips", "faithful", "train_seconds", "fit_seconds")
+TIMES = ("train_cpu_seconds", "fit_seconds")
+ROWS = ("f1", "masked_f1", "f1_change", "retained", "divergence", "flips", "faithful", *TIMES)
 
 
 def run(

@@ -25,6 +25,7 @@ TINY = experiment.Preset(
     Schedule(epochs=6, learning_rate=1e-2, tokens=20),
     minimum=1,
     recipe=Recipe(steps=60),
+    gate_epochs=15,
     tolerance=0.05,
 )
 

@@ -17,7 +17,8 @@ SCHEDULE = Schedule(epochs=30, learning_rate=1e-2, tokens=8)
 
 def test_a_labeller_learns_a_handful_by_heart():
     model, examples = small(1)
-    history = learning.train(model.float(), examples, examples, SCHEDULE, seed=0, progress=False)
+    history, seconds = learning.train(model.float(), examples, examples, SCHEDULE, seed=0, progress=False)
+    assert seconds > 0
     assert len(history) == 30
     assert history[-1]["loss"] < 0.1 < history[0]["loss"]
     assert learning.arguments(model, examples).f1 == 100.0
@@ -66,7 +67,7 @@ def test_a_training_that_was_cut_off_goes_on_alike(tmp_path):
                 learning.train(model, examples, _Stopping(examples, 4), SCHEDULE, seed=0, path=path, progress=False)
             model, _ = small(1)
             model = model.float()
-        history = learning.train(model, examples, examples, SCHEDULE, seed=0, path=path, progress=False)
+        history, _ = learning.train(model, examples, examples, SCHEDULE, seed=0, path=path, progress=False)
         states.append((history, model.state_dict()))
     assert states[0][0] == states[1][0]
     assert all(torch.equal(states[0][1][key], states[1][1][key]) for key in states[0][1])

@@ -15,7 +15,8 @@ from graphmask.training import Recipe
 
 from .test_examples import ALL
 
-SIZES = Sizes(lstm=0, layers=2, tag=3, lemma=4, flag=2, frame=5, role=4, hidden=6, width=7, dropout=0.0, edge_dropout=0.0)
+TINY = {"tag": 3, "lemma": 4, "flag": 2, "frame": 5, "role": 4, "hidden": 6, "width": 7}
+SIZES = Sizes(lstm=0, layers=2, **TINY, dropout=0.0, edge_dropout=0.0)
 
 
 def small(lstm: int) -> tuple[Labeller, Examples]:

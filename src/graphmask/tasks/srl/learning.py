@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,11 +61,12 @@ def train(
     seed: int,
     path: Path | None = None,
     progress: bool = True,
-) -> list[dict[str, float]]:
-    """Train in place, keep the state that is best on development data; returns a line per epoch.
+) -> tuple[list[dict[str, float]], float]:
+    """Train in place, keep the state that is best on development data; returns a line per epoch, and CPU seconds.
 
     ``path`` is written after every epoch; if it exists, training goes on from it with the same result.
     """
+    started, seconds = time.process_time(), 0.0
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=schedule.learning_rate)
     history: list[dict[str, float]] = []
     best = {key: value.clone() for key, value in model.state_dict().items()}
@@ -79,6 +81,7 @@ def train(
             model.load_state_dict(checkpoint.part(tensors, "model."))
             checkpoint.optimiser_from_tensors(optimiser, tensors)
             best, history = checkpoint.part(tensors, "best."), description["history"]
+            seconds = description["cpu_seconds"]
     with torch.random.fork_rng(devices=[]), steps(schedule.epochs - len(history), enabled=progress) as step:
         for epoch in range(len(history), schedule.epochs):
             score = f", development F1 {history[-1]['f1']:.1f}" if history else ""
@@ -94,10 +97,12 @@ def train(
                 tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
                 tensors |= {f"best.{key}": value for key, value in best.items()}
                 tensors |= checkpoint.optimiser_to_tensors(optimiser)
-                storage.write(path, "training", tensors, {"settings": settings, "history": history})
+                spent = seconds + time.process_time() - started
+                about = {"settings": settings, "history": history, "cpu_seconds": spent}
+                storage.write(path, "training", tensors, about)
     model.load_state_dict(best)
     model.eval()
-    return history
+    return history, seconds + time.process_time() - started
 
 
 def _epoch(
