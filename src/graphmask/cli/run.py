@@ -19,7 +19,7 @@ def run(
     seed: Seed = 0,
     recipe: Annotated[str, typer.Option(help="How gates are trained: concave or paper.")] = "concave",
     tolerance: Annotated[
-        float | None, typer.Option(help="Divergence that still counts as the same prediction; 0.03 by default.")
+        float | None, typer.Option(help="Divergence that is still the same prediction; 0.03, for srl by model.")
     ] = None,
     model: Annotated[str, typer.Option(help="srl: lstm (BiLSTM and one GNN layer) or gnn (two GNN layers).")] = "lstm",
     data: Annotated[

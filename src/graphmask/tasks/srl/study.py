@@ -177,9 +177,11 @@ def several_fits(run: Run, fits: int, *, progress: bool = True) -> tuple[polars.
         elif path.exists():
             explainer = explaining.load(path, run.model, forward=learning.forward)
         else:
-            preset = experiment.get(run.figures["preset"], tolerance=run.explainer.tolerance)
+            preset, tolerance = experiment.get(run.figures["preset"]), run.explainer.tolerance
             unfinished = path.with_suffix(".safetensors")
-            explainer = experiment.fit(run.model, run.corpus, preset, seed=seed, path=unfinished, progress=progress)
+            explainer = experiment.fit(
+                run.model, run.corpus, preset, tolerance, seed=seed, path=unfinished, progress=progress
+            )
             explainer.save(path)
             unfinished.unlink(missing_ok=True)
         explanations = list(explainer.explain_all(batches, allow_infeasible=True))
