@@ -245,3 +245,12 @@ def test_predictions_are_compared_only_where_that_means_something(info: Any, ori
     found = metadata.read(explanation)
     assert (found.label, found.predicted, found.error) == expected
     assert metadata.error_of(explanation) == expected[2]
+
+
+def test_outputs_with_a_row_per_token_are_not_listed() -> None:
+    from graphmask.report.build import _values
+
+    assert _values(torch.arange(3.0)[None]) == [0.0, 1.0, 2.0]
+    assert _values(torch.zeros(2, 3)) == [0.0] * 6
+    assert _values(torch.zeros(20, 59)) == []
+    assert len(_values(torch.zeros(1, 59))) == 59

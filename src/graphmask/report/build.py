@@ -13,7 +13,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.report import metadata
 from graphmask.report.gallery import Gallery, Totals
-from graphmask.report.page import Example, Table, render, write
+from graphmask.report.page import OUTPUT_VALUES, Example, Table, render, write
 
 #: Paths listed per node of a page: more than a person follows.
 PATHS = 50
@@ -55,8 +55,8 @@ def example(
         tolerance=explanation.tolerance,
         faithful=explanation.faithful,
         same_prediction=explanation.same_prediction,
-        original=explanation.original.flatten().double().tolist(),
-        masked=explanation.masked.flatten().double().tolist(),
+        original=_values(explanation.original),
+        masked=_values(explanation.masked),
         notes=[*notes, *found.notes],
         paths=paths,
         reverse=tuple(site.reverse for site in explanation.structure),
@@ -67,6 +67,12 @@ def example(
         predicted=found.predicted,
         error=found.error,
     )
+
+
+def _values(output: Tensor) -> list[float]:
+    """Nothing of outputs with many rows, say one per token: a first few of their numbers would tell nobody anything."""
+    several = output.dim() > 1 and output.shape[0] > 1 and output.numel() > OUTPUT_VALUES
+    return [] if several else output.flatten().double().tolist()
 
 
 def verdict(explanations: Iterable[Explanation]) -> str:
@@ -96,7 +102,7 @@ def write_page(
         example(explanation, name, node_labels=nodes, edge_labels=edges, gold=answer, notes=remarks)
         for explanation, name, nodes, edges, answer, remarks in zip(
             explanations,
-            titles or [f"Graph {number}" for number in range(len(explanations))],
+            titles or [metadata.read(e).title or f"Graph {number}" for number, e in enumerate(explanations)],
             node_labels or nothing,
             edge_labels or nothing,
             gold or nothing,
