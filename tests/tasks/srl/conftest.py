@@ -1,14 +1,10 @@
-"""Real data where it is there, a hand-written file everywhere."""
+"""A hand-written file for every test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from graphmask.errors import GraphMaskError
-from graphmask.tasks import data
 
 from .support import TWO
 
@@ -18,16 +14,3 @@ def two(tmp_path: Path) -> Path:
     path = tmp_path / "two.conll09"
     path.write_bytes(TWO.encode())
     return path
-
-
-@pytest.fixture
-def real() -> Callable[[str], Path]:
-    """The path of real data, or a skipped test."""
-
-    def found(name: str) -> Path:
-        try:
-            return data.find(name)
-        except GraphMaskError as error:
-            pytest.skip(f"needs real data: {error}")
-
-    return found

@@ -10,7 +10,7 @@ from graphmask import GraphMask
 from graphmask.tasks.srl import learning
 from graphmask.tasks.srl.examples import Examples, Vocabularies
 from graphmask.tasks.srl.model import Labeller, Sizes, SyntacticConv, make
-from graphmask.tasks.srl.vectors import Vectors
+from graphmask.tasks.vectors import Vectors
 from graphmask.training import Recipe
 
 from .test_examples import ALL

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from graphmask.errors import GraphMaskError
 from graphmask.storage import write_bytes
-from graphmask.tasks.srl.lines import Place, blocks
+from graphmask.tasks.lines import Place, blocks
 
 COLUMNS = (
     "ID", "FORM", "LEMMA", "PLEMMA", "POS", "PPOS", "FEAT", "PFEAT", "HEAD", "PHEAD", "DEPREL", "PDEPREL", "FILLPRED",

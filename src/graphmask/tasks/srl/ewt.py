@@ -23,9 +23,9 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from graphmask.errors import GraphMaskError
+from graphmask.tasks.lines import Place, blocks, numbered
 from graphmask.tasks.srl import conll09
 from graphmask.tasks.srl.conll09 import Predicate, Sentence
-from graphmask.tasks.srl.lines import Place, blocks, numbered
 
 SKELETON = ".gold_skel"
 FIXED = 8  # document, sentence, token, word, tag, constituents, lemma, sense; then one column per predicate

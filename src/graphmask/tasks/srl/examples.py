@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from graphmask.errors import GraphMaskError
+from graphmask.tasks.ragged import spans, starts
 from graphmask.tasks.srl.conll09 import Predicate, Sentence
 from graphmask.tasks.srl.vocabulary import Vocabulary
 
@@ -79,16 +80,6 @@ class Vocabularies:
         return f"{label} -->" if edge_type % 2 == FROM_HEAD else f"{label} <--"
 
 
-def _starts(sizes: Tensor) -> Tensor:
-    return torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-
-
-def _spans(first: Tensor, sizes: Tensor) -> Tensor:
-    """The numbers first[k], first[k] + 1, ... (sizes[k] of them), one span after another."""
-    offset = torch.arange(int(sizes.sum())) - _starts(sizes)[:-1].repeat_interleave(sizes)
-    return first.repeat_interleave(sizes) + offset
-
-
 class Examples:
     """All predicates of some kinds in some sentences, ready to be batched."""
 
@@ -117,7 +108,7 @@ class Examples:
             return words.encode([value for sentence in sentences for value in part(sentence)])
 
         self.sizes = torch.tensor([len(sentence) for sentence in sentences])
-        self.first = _starts(self.sizes)[:-1]
+        self.first = starts(self.sizes)[:-1]
         self.tokens = torch.stack(
             [
                 flat(v.words, lambda s: [form.lower() for form in s.form]),
@@ -129,7 +120,7 @@ class Examples:
         # Two edges per dependency, next to each other: head to dependent, dependent to head; none for the root.
         heads = torch.tensor([head for s in sentences for head in s.tree(predicted).heads]) - 1
         labels = flat(v.labels, lambda s: s.tree(predicted).labels)
-        within = _spans(torch.zeros_like(self.sizes), self.sizes)
+        within = spans(torch.zeros_like(self.sizes), self.sizes)
         attached = heads >= 0
         heads, dependents, labels = heads[attached], within[attached], labels[attached]
         down = torch.stack([heads, dependents])
@@ -137,14 +128,14 @@ class Examples:
         self.edge_type = torch.stack([2 * labels + FROM_HEAD, 2 * labels + TO_HEAD], 1).flatten()
         owner = torch.arange(len(sentences)).repeat_interleave(self.sizes)[attached]
         self.edge_sizes = 2 * torch.bincount(owner, minlength=len(sentences))
-        self.edge_first = _starts(self.edge_sizes)[:-1]
+        self.edge_first = starts(self.edge_sizes)[:-1]
 
         places = [(sentences[number], sentences[number].predicates[which]) for number, which in self.at]
         self.sentence = torch.tensor([number for number, _ in self.at])
         self.predicate = torch.tensor([predicate.index for _, predicate in places])
         self.frame = v.frames.encode([s.lemmas(predicted)[predicate.index] for s, predicate in places])
         counts = torch.tensor([len(predicate.arguments) for _, predicate in places])
-        self.argument_first, self.argument_sizes = _starts(counts)[:-1], counts
+        self.argument_first, self.argument_sizes = starts(counts)[:-1], counts
         self.argument_token = torch.tensor([token for _, p in places for token, _ in p.arguments], dtype=torch.long)
         self.argument_role = v.roles.encode([role for _, p in places for _, role in p.arguments])
 
@@ -168,10 +159,10 @@ class Examples:
         chosen = torch.as_tensor(list(examples))
         sentence = self.sentence[chosen]
         sizes, edge_sizes, argument_sizes = self.sizes[sentence], self.edge_sizes[sentence], self.argument_sizes[chosen]
-        ptr = _starts(sizes)
-        tokens = self.tokens[_spans(self.first[sentence], sizes)]
-        edges = _spans(self.edge_first[sentence], edge_sizes)
-        arguments = _spans(self.argument_first[chosen], argument_sizes)
+        ptr = starts(sizes)
+        tokens = self.tokens[spans(self.first[sentence], sizes)]
+        edges = spans(self.edge_first[sentence], edge_sizes)
+        arguments = spans(self.argument_first[chosen], argument_sizes)
         predicate = ptr[:-1] + self.predicate[chosen]
         marked = torch.zeros(len(tokens), 1, dtype=torch.long)
         marked[predicate] = 1

@@ -22,7 +22,7 @@ from graphmask.tasks.srl import conll09, learning
 from graphmask.tasks.srl.examples import NO_ROLE, NOUN, VERB, Examples, Vocabularies
 from graphmask.tasks.srl.learning import Loader, Schedule
 from graphmask.tasks.srl.model import Labeller, Sizes, make
-from graphmask.tasks.srl.vectors import Found, Vectors
+from graphmask.tasks.vectors import Found, Vectors
 from graphmask.training import Recipe
 
 #: LSTM+GNN has one layer of GNN over a BiLSTM, GNN-only has two layers and no LSTM.

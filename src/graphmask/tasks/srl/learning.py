@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,23 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Batch
 
-from graphmask import checkpoint, storage
-from graphmask.errors import GraphMaskError
-from graphmask.progress import steps
-from graphmask.tasks.srl import buckets
+from graphmask.tasks import buckets, learning
 from graphmask.tasks.srl.conll09 import Sentence
 from graphmask.tasks.srl.examples import NO_ROLE, Examples
 from graphmask.tasks.srl.scorer import Counts
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How long and in what steps. The learning rate falls linearly to a fiftieth."""
+class Schedule(learning.Pace):
+    """The pace of training, and the size of a batch."""
 
-    epochs: int = 8
-    learning_rate: float = 2e-3
-    tokens: int = 1500  #: per batch
-    clip: float = 5.0
+    tokens: int = 1500
 
 
 def forward(model: nn.Module, batch: Batch) -> Tensor:
@@ -66,68 +59,24 @@ def train(
 
     ``path`` is written after every epoch; if it exists, training goes on from it with the same result.
     """
-    started, seconds = time.process_time(), 0.0
-    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=schedule.learning_rate)
-    history: list[dict[str, float]] = []
-    best = {key: value.clone() for key, value in model.state_dict().items()}
-    settings = storage.as_json({"schedule": schedule.__dict__, "seed": seed, "examples": len(examples)})
-    if path is not None and path.exists():
-        tensors, description = storage.read(path, "training")
-        if description.get("settings") != settings:
-            raise GraphMaskError(
-                f"Expected a training with the same settings at {path}, found another. Delete it to start anew."
-            )
-        with storage.understood(path, "training"):
-            model.load_state_dict(checkpoint.part(tensors, "model."))
-            checkpoint.optimiser_from_tensors(optimiser, tensors)
-            best, history = checkpoint.part(tensors, "best."), description["history"]
-            seconds = description["cpu_seconds"]
-    with torch.random.fork_rng(devices=[]), steps(schedule.epochs - len(history), enabled=progress) as step:
-        for epoch in range(len(history), schedule.epochs):
-            score = f", development F1 {history[-1]['f1']:.1f}" if history else ""
-            step(f"training, epoch {epoch + 1}{score}")
-            # What an epoch draws depends on nothing before it: a resumed training goes on alike.
-            torch.manual_seed(seed * 1_000_003 + epoch)
-            loss = _epoch(model, examples, optimiser, schedule, seed, epoch)
-            counts = arguments(model, development)
-            if not history or counts.f1 > max(line["f1"] for line in history):
-                best = {key: value.clone() for key, value in model.state_dict().items()}
-            history.append({"epoch": epoch + 1, "loss": loss, "f1": counts.f1})
-            if path is not None:
-                tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
-                tensors |= {f"best.{key}": value for key, value in best.items()}
-                tensors |= checkpoint.optimiser_to_tensors(optimiser)
-                spent = seconds + time.process_time() - started
-                about = {"settings": settings, "history": history, "cpu_seconds": spent}
-                storage.write(path, "training", tensors, about)
-    model.load_state_dict(best)
-    model.eval()
-    return history, seconds + time.process_time() - started
+    lengths = examples.lengths()
 
+    def loss(numbers: Sequence[int]) -> Tensor:
+        batch = examples.batch(numbers)
+        return F.cross_entropy(forward(model, batch), batch.y)
 
-def _epoch(
-    model: nn.Module,
-    examples: Examples,
-    optimiser: torch.optim.Optimizer,
-    schedule: Schedule,
-    seed: int,
-    epoch: int,
-) -> float:
-    batches = buckets.batches(examples.lengths(), tokens=schedule.tokens, seed=seed, epoch=epoch)
-    model.train()
-    total = 0.0
-    for number, chosen in enumerate(batches):
-        done = (epoch + number / len(batches)) / schedule.epochs
-        for group in optimiser.param_groups:
-            group["lr"] = schedule.learning_rate * (1 - 0.98 * done)
-        batch = examples.batch(chosen)
-        loss = F.cross_entropy(forward(model, batch), batch.y)
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)
-        optimiser.step()
-        total += float(loss.detach())
-    return total / len(batches)
+    return learning.train(
+        model,
+        lambda epoch: buckets.batches(lengths, tokens=schedule.tokens, seed=seed, epoch=epoch),
+        loss,
+        lambda: arguments(model, development).f1,
+        schedule,
+        measure="f1",
+        settings={"examples": len(examples)},
+        seed=seed,
+        path=path,
+        progress=progress,
+    )
 
 
 @torch.no_grad()

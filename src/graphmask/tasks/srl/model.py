@@ -12,7 +12,7 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import to_dense_batch
 
 from graphmask.tasks.common import build
-from graphmask.tasks.srl.vectors import Found
+from graphmask.tasks.vectors import Found
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.srl.lines import Place, numbered
+from graphmask.tasks.lines import Place, numbered
 
 
 class Found(NamedTuple):

@@ -13,8 +13,8 @@ import torch
 
 from graphmask.errors import GraphMaskError
 from graphmask.tasks.srl import conll09
-from graphmask.tasks.srl.vectors import Vectors
 from graphmask.tasks.srl.vocabulary import Vocabulary
+from graphmask.tasks.vectors import Vectors
 
 WORDS = ["the", "US", "us", "0000", "##th", ". .", "the"]
 ROWS = np.arange(21, dtype=np.float16).reshape(7, 3) / 4
