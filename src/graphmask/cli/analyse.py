@@ -27,14 +27,15 @@ def analyse(
     """Which edge types, which paths, how stable, is what is kept needed: one table each, as CSV and JSON."""
     from graphmask import store
     from graphmask.analysis import everything, stability
-    from graphmask.cli import srl
+    from graphmask.cli import qa, srl
     from graphmask.tasks import folder as folders
     from graphmask.tasks import runner
 
     if fits < 1:
         raise GraphMaskError(f"Expected --fits to be 1 or more, got {fits}.")
-    if folders.task_of(folder) == "srl":
-        return srl.analyse(folder, fits, rows, json)
+    study = {"srl": srl.analyse, "qa": qa.analyse}.get(folders.task_of(folder) or "")
+    if study:
+        return study(folder, fits, rows, json)
     run = folders.read(folder) if folders.task_of(folder) else None
     if run is None and fits > 1:
         raise GraphMaskError(

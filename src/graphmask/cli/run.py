@@ -8,24 +8,24 @@ from typing import Annotated
 import typer
 
 from graphmask import tasks
-from graphmask.cli import srl
+from graphmask.cli import qa, srl
 from graphmask.cli.common import Json, Seed, console, gold_rows, show, write_json, write_task_page
 from graphmask.store.files import require
 from graphmask.tasks import folder, runner
 
 
 def run(
-    task: Annotated[str, typer.Argument(help=f"One of {', '.join(tasks.TASKS)}, srl.")],
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(tasks.TASKS)}, srl, qa.")],
     seed: Seed = 0,
     recipe: Annotated[str, typer.Option(help="How gates are trained: concave or paper.")] = "concave",
     tolerance: Annotated[
-        float | None, typer.Option(help="Divergence that is still the same prediction; 0.03, for srl by model.")
+        float | None, typer.Option(help="Divergence that is still the same prediction; 0.03, for srl and qa by preset.")
     ] = None,
     model: Annotated[str, typer.Option(help="srl: lstm (BiLSTM and one GNN layer) or gnn (two GNN layers).")] = "lstm",
     data: Annotated[
-        Path | None, typer.Option(help="srl: folder with train, dev and test files in CoNLL-2009 format.")
+        Path | None, typer.Option(help="srl: folder of CoNLL-2009 files; qa: folder of Re-DocRED or WikiHop files.")
     ] = None,
-    preset: Annotated[str, typer.Option(help="srl: sizes, small (two cores) or paper.")] = "small",
+    preset: Annotated[str, typer.Option(help="srl, qa: sizes, small (two cores) or paper.")] = "small",
     gold_trees: Annotated[bool, typer.Option(help="srl: trees, lemmas, tags from the gold columns.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for what is written; out/TASK by default.")] = None,
     json: Json = None,
@@ -33,6 +33,8 @@ def run(
     """Train a task's model, fit GraphMask, explain fresh graphs and compare with the known answer."""
     if task == "srl":
         return srl.run(model, seed, tolerance, data, preset, out, json, predicted=not gold_trees)
+    if task == "qa":
+        return qa.run(seed, tolerance, data, preset, out, json)
     tolerance = 0.03 if tolerance is None else tolerance
     tasks.get(task)
     require()  # what is written at the end must not fail for a missing package

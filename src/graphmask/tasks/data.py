@@ -9,6 +9,7 @@ from graphmask.errors import GraphMaskError
 
 VARIABLE = "GRAPHMASK_DATA"
 NEARBY = Path("..") / "shared" / "data"
+GLOVE = Path("embeddings") / "glove.6B.100d.fp16.npz"
 
 
 def folder() -> Path:
@@ -31,3 +32,9 @@ def find(name: str) -> Path:
             f"Set the environment variable {VARIABLE} to the folder that holds {name}."
         )
     return path
+
+
+def glove() -> Path | None:
+    """Word vectors where they are; a run without them says so in its figures by a lower score."""
+    path = folder() / GLOVE
+    return path if path.exists() else None

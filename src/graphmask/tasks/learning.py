@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,17 @@ class Pace:
     clip: float = 5.0
 
 
+class Batches(Protocol):
+    """Those of an epoch: a list, a loader."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
 def train(
     model: nn.Module,
-    batches: Callable[[int], Collection[Any]],
+    batches: Callable[[int], Batches],
     loss: Callable[[Any], Tensor],
     score: Callable[[], float],
     pace: Pace,
@@ -88,7 +96,7 @@ def train(
 
 def _epoch(
     model: nn.Module,
-    batches: Collection[Any],
+    batches: Batches,
     loss: Callable[[Any], Tensor],
     optimiser: torch.optim.Optimizer,
     pace: Pace,

@@ -50,7 +50,7 @@ def tiny():
 @pytest.fixture(scope="module", params=["lstm", "gnn"])
 def run(request, folder, tmp_path_factory, tiny):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "glove", lambda: None)
+        patch.setattr(experiment.data, "glove", lambda: None)
         out = tmp_path_factory.mktemp(request.param)
         yield experiment.run(request.param, out, folder=folder, preset="tiny", progress=False)
 
@@ -180,7 +180,7 @@ def test_presets_and_models_that_are_none():
 
 
 def test_analyse_and_report_on_the_command_line(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "glove", lambda: None)
+    monkeypatch.setattr(experiment.data, "glove", lambda: None)
     figures = tmp_path / "srl.json"
     figures.write_text('{"other": {"f1": 1.0}}')
     done = CliRunner().invoke(app, ["analyse", str(run.path), "--fits", "2", "--json", str(figures)])
@@ -196,7 +196,7 @@ def test_analyse_and_report_on_the_command_line(run, tmp_path, monkeypatch):
 
 
 def test_run_on_the_command_line(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "glove", lambda: None)
+    monkeypatch.setattr(experiment.data, "glove", lambda: None)
     options = ["--model", "gnn", "--preset", "tiny", "--data", str(folder), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, ["run", "srl", *options, "--json", str(tmp_path / "run.json")])
     assert done.exit_code == 0, done.output

@@ -215,7 +215,9 @@ def run(
     """Train (or go on training), fit gates (or go on), explain the test part; all of it in the folder ``out``."""
     chosen = get(preset, tolerance=tolerance, epochs=epochs)
     sizes = chosen.sizes(model)
-    corpus = load(folder or data.find(EWT), minimum=chosen.minimum, vectors=glove(), predicted=predicted, limit=limit)
+    corpus = load(
+        folder or data.find(EWT), minimum=chosen.minimum, vectors=data.glove(), predicted=predicted, limit=limit
+    )
     labeller = make(sizes, corpus.vectors, corpus.counts, seed=seed)
     parts, unfinished = corpus.parts, out / "training.safetensors"
     history, train_seconds = learning.train(
@@ -302,12 +304,6 @@ def measured(
     }
 
 
-def glove() -> Path | None:
-    """Word vectors where they are; a run without them says so in its figures by a lower score."""
-    path = data.folder() / "embeddings" / "glove.6B.100d.fp16.npz"
-    return path if path.exists() else None
-
-
 def read(path: Path) -> Run:
     """A finished run, read back; the corpus must still be where it was."""
     if not (path / "run.json").is_file():
@@ -318,7 +314,7 @@ def read(path: Path) -> Run:
     corpus = load(
         Path(figures["data"]) if figures["data"] else data.find(EWT),
         minimum=chosen.minimum,
-        vectors=glove(),
+        vectors=data.glove(),
         predicted=figures["predicted"],
         limit=figures["limit"],
         vocabularies=vocabularies,

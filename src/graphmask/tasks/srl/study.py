@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from graphmask import analysis, methods
+from graphmask import explainer as explaining
 from graphmask.analysis.everything import Named
 from graphmask.analysis.tables import table
 from graphmask.capture import Messages
@@ -18,6 +19,7 @@ from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
 from graphmask.guest import freeze, guest
 from graphmask.masking import run as run_masked
+from graphmask.tasks import fits as fitting
 from graphmask.tasks.srl import experiment, learning
 from graphmask.tasks.srl.examples import Vocabularies
 from graphmask.tasks.srl.experiment import Run
@@ -160,33 +162,23 @@ def attribution(run: Run, names: Sequence[str], *, sample: int = SAMPLE, seed: i
 
 
 def several_fits(run: Run, fits: int, *, progress: bool = True) -> tuple[polars.DataFrame, list[dict[str, Any]]]:
-    """Gates with other seeds for the same model: how far they agree, and the figures of each.
-
-    Each is kept in the run's folder, so that an analysis that is repeated or was killed does not fit again.
-    """
-    from graphmask import explainer as explaining
-
+    """Gates with other seeds for the same model: how far they agree, and the figures of each."""
     test = run.corpus.parts["test"]
     batches = experiment.in_order(test)
     roles = learning.predict(run.model, test)
+    preset, tolerance = experiment.get(run.figures["preset"]), run.explainer.tolerance
     figures, masks = [], []
-    for seed in range(run.figures["seed"], run.figures["seed"] + fits):
-        path = run.path / "fits" / f"{seed}.graphmask"
-        if seed == run.figures["seed"]:
-            explainer = run.explainer
-        elif path.exists():
-            explainer = explaining.load(path, run.model, forward=learning.forward)
-        else:
-            preset, tolerance = experiment.get(run.figures["preset"]), run.explainer.tolerance
-            unfinished = path.with_suffix(".safetensors")
-            explainer = experiment.fit(
-                run.model, run.corpus, preset, tolerance, seed=seed, path=unfinished, progress=progress
-            )
-            explainer.save(path)
-            unfinished.unlink(missing_ok=True)
+    for explainer in fitting.several(
+        run.path / "fits",
+        run.explainer,
+        fits,
+        lambda seed, path: experiment.fit(
+            run.model, run.corpus, preset, tolerance, seed=seed, path=path, progress=progress
+        ),
+        lambda path: explaining.load(path, run.model, forward=learning.forward),
+    ):
         explanations = list(explainer.explain_all(batches, allow_infeasible=True))
-        found = experiment.measured(explainer, test, roles, explanations)
-        figures.append({"seed": seed, **found})
+        figures.append({"seed": explainer.seed, **experiment.measured(explainer, test, roles, explanations)})
         masks.append(explanations)
     return analysis.stability(masks), figures
 

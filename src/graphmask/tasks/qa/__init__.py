@@ -1,0 +1,1 @@
+"""Multi-hop question answering with Entity-GCN: the paper's section 5."""

@@ -1,0 +1,68 @@
+"""Training Entity-GCN, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from graphmask.tasks import learning
+from graphmask.tasks.qa.examples import Examples, Loader
+from graphmask.tasks.qa.model import forward
+
+
+@dataclass(frozen=True)
+class Schedule(learning.Pace):
+    """The pace of training, and the questions of a batch."""
+
+    size: int = 32
+
+
+def train(
+    model: nn.Module,
+    examples: Examples,
+    development: Examples,
+    schedule: Schedule,
+    *,
+    seed: int,
+    path: Path | None = None,
+    progress: bool = True,
+) -> tuple[list[dict[str, float]], float]:
+    """See `tasks.learning.train`. Questions whose answer is nowhere mentioned teach nothing and are left out."""
+    answerable = examples.answerable.nonzero().flatten()
+
+    def loss(batch: Mapping[str, Any]) -> Tensor:
+        return F.cross_entropy(forward(model, batch), batch["y"])
+
+    return learning.train(
+        model,
+        lambda epoch: Loader(examples, schedule.size, seed=seed, epoch=epoch, only=answerable),
+        loss,
+        lambda: accuracy(predict(model, development), development),
+        schedule,
+        measure="accuracy",
+        settings={"examples": len(answerable)},
+        seed=seed,
+        path=path,
+        progress=progress,
+    )
+
+
+@torch.no_grad()
+def predict(model: nn.Module, examples: Examples, *, form: str = "matrix", size: int = 128) -> Tensor:
+    """``[n]``: the candidate that scores best, for every question."""
+    model.eval()
+    found = torch.empty(len(examples), dtype=torch.long)
+    for batch in Loader(examples, size, form=form):
+        found[batch["example"]] = forward(model, batch).argmax(1)
+    return found
+
+
+def accuracy(answers: Tensor, examples: Examples) -> float:
+    """Per cent. An answer that is nowhere mentioned counts as wrong."""
+    return 100 * float(((answers == examples.answer) & examples.answerable).double().mean())
