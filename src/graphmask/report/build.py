@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.report import metadata
+from graphmask.report import question as questions
 from graphmask.report.gallery import Gallery, Totals
 from graphmask.report.page import OUTPUT_VALUES, Example, Table, render, write
 
@@ -35,11 +37,7 @@ def example(
     found = metadata.read(explanation, type_names)
     nodes = found.node_labels if node_labels is None else [str(label) for label in node_labels]
     edges = found.edge_labels if edge_labels is None else [str(label) for label in edge_labels]
-    paths = {
-        node: [[(hop.site, hop.edge) for hop in path] for path in explanation.paths(node, limit=PATHS)]
-        for node in range(explanation.num_nodes)
-    }
-    return Example(
+    made = Example(
         title=title if title is not None else found.title or "Graph",
         sites=explanation.sites,
         num_nodes=explanation.num_nodes,
@@ -58,15 +56,20 @@ def example(
         original=_values(explanation.original),
         masked=_values(explanation.masked),
         notes=[*notes, *found.notes],
-        paths=paths,
+        paths=None,
         reverse=tuple(site.reverse for site in explanation.structure),
         tokens=found.tokens,
         roles=tuple(found.roles),
         predicate=found.predicate,
+        question=found.question,
         label=found.label,
         predicted=found.predicted,
         error=found.error,
     )
+    # A question may have hundreds of nodes that are not drawn: paths to those would be most of the page.
+    shown = range(made.num_nodes) if made.question is None else questions.choose(made.question, made.messages())[0]
+    paths = {v: [[(hop.site, hop.edge) for hop in path] for path in explanation.paths(v, limit=PATHS)] for v in shown}
+    return replace(made, paths=paths)
 
 
 def _values(output: Tensor) -> list[float]:

@@ -16,6 +16,13 @@ odd record must not cost a reader the whole report.
 ``label``                 the right class, or one per output row
 ``prediction``            what the model answered, where it is not simply the largest of several outputs
 ``classes``               names of the classes
+``documents``             lists of tokens: with ``mentions``, there is a question view
+``mentions``              ``[document, start, end, entity]`` per node (nodes without are padding); ``entity`` is the
+                          number of a candidate, or -1 for the subject of the question
+``query``                 what is asked
+``candidates``            names of the answers there are to choose from; instead of ``classes``
+``answer``, ``predicted`` numbers of candidates: right, and the model's; instead of ``label`` and ``prediction``
+``evidence``              numbers of the documents that people marked as needed
 ========================  =============================================================================================
 """
 
@@ -25,7 +32,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
+from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
+from graphmask.report import question as questions
 from graphmask.report.sentence import Role
 
 NO_ROLE = ("", "_", "O")
@@ -41,6 +52,7 @@ class Metadata:
     tokens: list[str] | None = None
     roles: list[Role] = field(default_factory=list)
     predicate: int | None = None
+    question: questions.Question | None = None
     label: str | None = None
     predicted: str | None = None
     error: float | None = None  #: share of output rows whose prediction is not the label
@@ -53,7 +65,12 @@ def read(explanation: Explanation, type_names: Mapping[int, str] | Sequence[str]
     found.title = next((str(info[key]) for key in ("title", "id", "name") if info.get(key) is not None), None)
     notes = info.get("notes") or []
     found.notes = [notes] if isinstance(notes, str) else [str(note) for note in notes]
-    found.node_labels = _texts(info, "node_labels", nodes, "nodes", found.notes)
+    if questions.is_question(info):
+        try:
+            found.question = questions.read(info, nodes, _row(explanation.original), _row(explanation.masked))
+        except GraphMaskError as error:
+            found.notes.append(f"Left out: the question view. {error}")
+    found.node_labels = _node_labels(info, nodes, found)
     found.edge_labels = _texts(info, "edge_labels", edges, "edges", found.notes)
     if found.edge_labels is None and explanation.edge_type is not None:
         found.edge_labels = [_type_name(int(value), type_names) for value in explanation.edge_type.tolist()]
@@ -74,6 +91,24 @@ def read(explanation: Explanation, type_names: Mapping[int, str] | Sequence[str]
         found.node_labels = found.node_labels or found.tokens
     found.label, found.predicted, found.error = _answers(explanation)
     return found
+
+
+def _node_labels(info: Mapping[str, Any], nodes: int, found: Metadata) -> list[str] | None:
+    """Those of a question may end where its mentions do; without any, they are what is mentioned."""
+    if found.question is None:
+        return _texts(info, "node_labels", nodes, "nodes", found.notes)
+    mentions, labels = len(found.question.mentions), info.get("node_labels")
+    count = mentions if isinstance(labels, list | tuple) and len(labels) == mentions else nodes
+    texts = _texts(info, "node_labels", count, "nodes", found.notes)
+    if texts is None:
+        texts = [found.question.text(node) for node in range(mentions)]
+    return [*texts, *["padding"] * (nodes - len(texts))]
+
+
+def _row(output: Tensor) -> list[float]:
+    """The only row of an output, or nothing."""
+    rows = output.reshape(-1, output.shape[-1]) if output.dim() and output.numel() else output.new_zeros(0, 0)
+    return [float(value) for value in rows[0].tolist()] if rows.shape[0] == 1 else []
 
 
 def error_of(explanation: Explanation) -> float | None:
@@ -130,8 +165,8 @@ def _roles(value: Any, count: int, notes: list[str]) -> list[Role]:
 def _answers(explanation: Explanation) -> tuple[str | None, str | None, float | None]:
     """The label and the prediction as texts, and the share of rows on which they differ."""
     info = explanation.info
-    names = info.get("classes")
-    label, predicted = _flat(info.get("label")), _flat(info.get("prediction"))
+    keys = ("answer", "predicted", "candidates") if questions.is_question(info) else ("label", "prediction", "classes")
+    label, predicted, names = _flat(info.get(keys[0])), _flat(info.get(keys[1])), info.get(keys[2])
     output = explanation.original
     # One value per row may be a logit, a probability or a regression: no prediction is read into it.
     if predicted is None and output.dim() and output.shape[-1] > 1 and output.numel():

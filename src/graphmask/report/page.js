@@ -28,7 +28,7 @@
       { id, source, target, type, bend, state, scores, gold }));
     const nodes = data.nodes.map(([id, x, y, label, loop]) => ({ id, x, y, label, loop }));
     return {
-      element, data, edges, nodes, layer: null, selected: null, drawn: false, graphEdges: [], hops: [], arcs: [],
+      element, data, edges, nodes, layer: null, selected: null, drawn: false, graphEdges: [], hops: [], arcs: [], lines: [],
       edge: new Map(edges.map((e) => [e.id, e])), node: new Map(nodes.map((n) => [n.id, n])),
     };
   });
@@ -97,6 +97,7 @@
   const drawGraph = (card) => {
     const [width, height, r, columns] = card.data.box;
     const holder = card.element.querySelector("[data-view=graph]");
+    if (!holder) return;
     const picture = draw("svg", { class: "graph", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Graph" }, holder);
     picture.style.cssText = `max-width:${Math.max(width * 1.35, 260)}px;min-width:${width * 0.65}px`;
     const layers = ["halo", "faint", "strong", "text"].map((name) => draw("g", { class: name }, picture));
@@ -158,6 +159,27 @@
       next.setAttribute("tabindex", "0");
       next.focus();
     });
+  };
+
+  // ---- question view: drawn by question.py; here it learns to answer to layers and selections ------------------
+
+  const wireQuestion = (card) => {
+    const picture = card.element.querySelector("svg.question");
+    if (!picture) return;
+    for (const title of picture.querySelectorAll("title")) {
+      const group = title.parentNode;
+      group.dataset.tip = title.textContent;
+      title.remove();
+    }
+    for (const group of card.data.paths ? picture.querySelectorAll(".node") : []) {
+      const count = (card.data.paths[group.dataset.node] ?? []).length;
+      group.setAttribute("role", "button");
+      group.setAttribute("tabindex", "-1");
+      group.dataset.tip += `\n${plural(count, "retained path")} end${count === 1 ? "s" : ""} here`;
+      group.setAttribute("aria-label", group.dataset.tip);
+    }
+    card.lines = [...picture.querySelectorAll("[data-hops]")].map((group) => ({ group, hops: group.dataset.hops.split(" ") }));
+    roving(picture);
   };
 
   const droppedToo = (holder) => Boolean(holder.closest(".view").querySelector(".show-dropped")?.checked);
@@ -310,6 +332,10 @@
       group.classList.toggle("lit", lit.has(`${site}:${e.id}`));
       group.classList.toggle("off", layer !== null && layer !== site);
     }
+    for (const { group, hops } of card.lines) {
+      group.classList.toggle("lit", hops.some((hop) => lit.has(hop)));
+      group.classList.toggle("off", layer !== null && !hops.some((hop) => hop.startsWith(`${layer}:`)));
+    }
     const touched = new Set(), cells = new Set();
     for (const [site, id] of paths.flat()) {
       const e = card.edge.get(id);
@@ -407,6 +433,7 @@
     if (card.drawn) return;
     card.drawn = true;
     drawSentence(card);
+    wireQuestion(card);
     drawGraph(card);
     drawUnrolled(card);
     paint(card);

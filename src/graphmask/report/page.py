@@ -21,6 +21,7 @@ import jinja2
 from markupsafe import Markup
 
 from graphmask.errors import GraphMaskError
+from graphmask.report import question as questions
 from graphmask.report import sentence
 from graphmask.report.layout import layout
 from graphmask.storage import write_bytes
@@ -84,6 +85,7 @@ class Example:
     tokens: list[str] | None = None  # [V] words of a sentence, in order
     roles: tuple[sentence.Role, ...] = ()
     predicate: int | None = None  # number of a token
+    question: questions.Question | None = None  # node i is its mention i
     label: str | None = None
     predicted: str | None = None
     error: float | None = None  # share of output rows where they differ; None when not known
@@ -114,11 +116,29 @@ class Example:
             raise GraphMaskError(f"Expected roles with 0 <= start < end <= {len(words)} tokens, got {self.roles}.")
         if self.predicate is not None and self.predicate not in words:
             raise GraphMaskError(f"Expected a predicate among {len(words)} tokens, got {self.predicate}.")
+        if self.question is not None and len(self.question.mentions) > self.num_nodes:
+            raise GraphMaskError(f"Expected at most {self.num_nodes} mentions, got {len(self.question.mentions)}.")
 
     def state(self, site: int, edge: int) -> int:
         if not self.gated[site][edge]:
             return SILENT
         return KEPT if self.kept[site][edge] else DROPPED
+
+    def kept_sites(self) -> list[list[int]]:
+        """Per edge, the sites that keep it."""
+        found: list[list[int]] = [[] for _ in self.edges]
+        for site, rows in enumerate(zip(self.kept, self.gated, strict=True)):
+            for edge, both in enumerate(zip(*rows, strict=True)):
+                if all(both):
+                    found[edge].append(site)
+        return found
+
+    def messages(self) -> list[questions.Message]:
+        """What is kept between the mentions of the question, the most telling first."""
+        if self.question is None:
+            return []
+        reverse = self.reverse or (False,) * len(self.sites)
+        return questions.messages(self.question, self.edges, self.edge_types, self.kept_sites(), self.scores, reverse)
 
 
 def render(
@@ -267,20 +287,26 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
     state = [[example.state(s, e) for s in sites] for e in edges]
     remarks = []
     drawn, tabled = list(edges), list(edges)
+    asked = None if example.question is None else _question(example, example.question, slots)
     if len(edges) > DRAW_ALL_EDGES_UP_TO:
+        tabled = sorted(by_score[:TABLE_ROWS])
+    if asked is not None:
+        drawn = asked["drawing"].edges
+    elif len(edges) > DRAW_ALL_EDGES_UP_TO:
         kept = [e for e in by_score if KEPT in state[e]]
         drawn = sorted(kept[:DRAW_AT_MOST])
         remarks.append(f"This graph has {len(edges):,} edges: the drawings show only kept edges and their nodes.")
         if len(kept) > DRAW_AT_MOST:
             remarks.append(f"Of {len(kept):,} kept edges the {DRAW_AT_MOST:,} with the highest score are drawn.")
-        tabled = sorted(by_score[:TABLE_ROWS])
     if not any(KEPT in row for row in state):
         remarks.append(
             "No edge is kept: within the tolerance, this output does not depend on any message."
             if example.faithful and len(edges)
             else "No edge is kept."
         )
-    if len(drawn) < len(edges):
+    if asked is not None:
+        nodes = sorted(pill.node for pill in asked["drawing"].pills)
+    elif len(drawn) < len(edges):
         nodes = sorted({v for e in drawn for v in example.edges[e]})
     else:
         nodes = list(range(example.num_nodes))
@@ -342,14 +368,16 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
         "kept": sum(row.count(KEPT) for row in state),
         "agreement": _agreement(example),
         "bar": _tolerance_bar(example),
-        "outputs": _outputs(example),
+        # With names of candidates, numbers of outputs would say the same once more.
+        "outputs": [] if example.question is not None and example.question.before else _outputs(example),
+        "question": asked,
     }
 
 
 def _sentence(example: Example, drawn: Sequence[int], state: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Two drawings: of the arcs with something kept, and of all. Dropped arcs would push the others apart."""
     assert example.tokens is not None
-    kept = [[site for site, value in enumerate(row) if value == KEPT] for row in state]
+    kept = example.kept_sites()
     carrying = [e for e in drawn if max(state[e], default=SILENT) > SILENT]
     reverse = example.reverse or (False,) * len(example.sites)
     found = sentence.arcs(example.edges, carrying, kept, example.edge_types, reverse)
@@ -372,10 +400,28 @@ def _sentence(example: Example, drawn: Sequence[int], state: Sequence[Sequence[i
     }
 
 
+def _question(example: Example, asked: questions.Question, slots: dict[str, int]) -> dict[str, Any]:
+    drawing = questions.draw(asked, example.messages(), len(example.sites))
+    chips, more_chips = questions.chips(asked)
+    passages, more_passages = questions.passages(asked, [pill.node for pill in drawing.pills])
+    return {
+        "query": asked.query,
+        "chips": chips,
+        "more_chips": more_chips,
+        "drawing": drawing,
+        "counts": questions.counts(asked, example.edges, example.edge_types, example.kept, example.gated),
+        "styles": {label: _style_of(slots[label]) for label in {*(example.edge_types or ())}},
+        "passages": passages,
+        "more_passages": more_passages,
+    }
+
+
 def _search_text(example: Example, types: Sequence[str]) -> str:
     """Each text once: a graph may have hundreds of nodes of the same name."""
     roles = [label for _, _, label in example.roles]
     texts = [example.title, *example.notes, *(example.node_labels or ()), *(example.tokens or ()), *types, *roles]
+    if example.question is not None:
+        texts += [example.question.query, *example.question.candidates]
     return "\n".join(dict.fromkeys(text.lower() for text in texts))
 
 

@@ -135,7 +135,7 @@ def _text(
 
 def layout(words: Sequence[str], found: Sequence[Arc], roles: Sequence[Role] = ()) -> Sentence:
     """Place ``words``, arcs and roles. Deterministic; no label is wider than its arc."""
-    shift, room = _ports(len(words), found)
+    shift, room = ports(len(words), found)
     boxes = [max(text_width(cut(w, LONGEST_WORD), WORD) + 12, room[i], 20.0) for i, w in enumerate(words)]
     needs: list[list[tuple[int, float]]] = [[] for _ in words]
     for number, arc in enumerate(found):
@@ -150,7 +150,7 @@ def layout(words: Sequence[str], found: Sequence[Arc], roles: Sequence[Role] = (
         (x[a.low] + s[0], x[a.high] + s[1]) if a.low < a.high else (x[a.low] + s[0] - LOOP, x[a.low] + s[0] + LOOP)
         for a, s in zip(found, shift, strict=True)
     ]
-    levels = _levels(found, ends)
+    levels = levels_of(found, ends)
     step = min(LEVEL, TALLEST / max([1, *levels]))
     base = round(24 + step * max([0, *levels]), 1)
     placed = [
@@ -172,7 +172,7 @@ def layout(words: Sequence[str], found: Sequence[Arc], roles: Sequence[Role] = (
     )  # fmt: skip
 
 
-def _ports(count: int, found: Sequence[Arc]) -> tuple[list[tuple[float, float]], list[float]]:
+def ports(count: int, found: Sequence[Arc]) -> tuple[list[tuple[float, float]], list[float]]:
     """How far beside the middle of its words each arc ends, and the room each word needs for that.
 
     From left to right: arcs from the left, the shortest first; loops; arcs to the right, the longest first. So
@@ -204,7 +204,7 @@ def _ports(count: int, found: Sequence[Arc]) -> tuple[list[tuple[float, float]],
     return [(a, b) for a, b in shift], room
 
 
-def _levels(found: Sequence[Arc], ends: Sequence[tuple[float, float]]) -> list[int]:
+def levels_of(found: Sequence[Arc], ends: Sequence[tuple[float, float]]) -> list[int]:
     """1 is the lowest; an arc is above all shorter ones it meets."""
     levels = [0] * len(found)
     order = sorted(range(len(found)), key=lambda n: (found[n].high - found[n].low, found[n].low, n))
