@@ -68,7 +68,7 @@ class Messages:
             return False
         x, weight = self.lifted
         rows = x.index_select(0, self.source)
-        return torch.allclose(self.value, rows if weight is None else rows * weight[:, None], rtol=1e-4, atol=1e-6)
+        return torch.allclose(self.flat(), rows if weight is None else rows * weight[:, None], rtol=1e-4, atol=1e-6)
 
     def flat(self) -> Tensor:
         """[E', D]: one row per edge, heads and stacks side by side."""
@@ -306,14 +306,16 @@ def _lifted(
     messages: Messages, layer: MessagePassing, kwargs: dict[str, Any], propagated: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None] | None:
     """The node rows, and the weight per edge, of which the messages may be the product."""
-    x, weight = propagated.get("x"), kwargs.get("edge_weight")
+    x, weight = propagated.get("x"), kwargs.get("edge_weight", kwargs.get("alpha"))
     if isinstance(x, (tuple, list)):
         x = x[0 if layer.flow == "source_to_target" else 1]
-    if "x_j" not in kwargs or not isinstance(x, Tensor) or x.dim() != 2 or messages.value.shape[1:] != x.shape[1:]:
+    if "x_j" not in kwargs or not isinstance(x, Tensor) or x.dim() < 2 or messages.edge_dim != 0:
         return None
-    if weight is not None and (not isinstance(weight, Tensor) or weight.shape != messages.source.shape):
+    if messages.value.shape[1:] != x.shape[1:]:
         return None
-    return x, weight
+    if weight is not None and (not isinstance(weight, Tensor) or weight.numel() != messages.source.numel()):
+        return None
+    return x.flatten(1), None if weight is None else weight.reshape(-1)
 
 
 def _rows(states: Tensor | None, node_dim: int) -> Tensor | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 #: Rows per block: few enough to stay in the processor's cache, enough that calling the operations costs little.
-BLOCK = 1 << 14
+BLOCK = 1 << 13
 EPS = 1e-5
 
 
@@ -107,12 +107,15 @@ class _Head(torch.autograd.Function):
         start, stop, stride = (trained or slice(0)).indices(edges)
         done, count = 0, len(range(start, stop, stride))
         normal, inverse = gamma.new_empty(count, len(gamma)), gamma.new_empty(count)
+        # Room for one block, used again and again: new memory costs more than what is computed in it.
+        room = gamma.new_empty(min(BLOCK, edges), len(gamma))
         for at in _blocks(edges):
             index, scale = lookup[at]
             h = F.embedding_bag(index, table.detach(), mode="sum", per_sample_weights=scale)
             for value, weight in zip(values, weights, strict=True):
                 h.addmm_(value[at], weight.t())
-            scaling = torch.mv(h.square(), mean).add_(EPS).rsqrt_()
+            other = room[: len(h)]
+            scaling = torch.mv(torch.mul(h, h, out=other), mean).add_(EPS).rsqrt_()
             h.mul_(scaling[:, None])
             if count:
                 first = max(start - at.start, (start - at.start) % stride)
@@ -120,7 +123,8 @@ class _Head(torch.autograd.Function):
                 normal[done : done + len(some)] = h[first::stride]
                 inverse[done : done + len(some)] = some
                 done += len(some)
-            torch.mv(torch.addcmul(beta, h, gamma).relu_(), out, out=location[at])
+            torch.mv(torch.addcmul(beta, h, gamma, out=other).relu_(), out, out=location[at])
+            del h  # its memory serves the next block
         if trained is not None:
             ctx.trained = trained
             some_values = [value[trained].contiguous() for value in values]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,12 +21,16 @@ from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
 
 from graphmask.bench.memory import peak_bytes
 from graphmask.explainer import GraphMask
+from graphmask.explanation import Explanation
 from graphmask.guest import freeze, guest
 from graphmask.tasks import runner
 from graphmask.training import Recipe, Training
 
 CHANNELS, CLASSES, LAYERS, DEGREE = 64, 8, 2, 10
 MODELS: dict[str, type[nn.Module]] = {"GCN": GCN, "GraphSAGE": GraphSAGE, "GIN": GIN, "GAT": GAT}
+
+#: The models whose growth with the number of edges is measured.
+GROWING = ("GCN", "GraphSAGE", "GAT")
 
 
 def graph(edges: int, seed: int) -> Data:
@@ -45,42 +50,63 @@ def build(name: str, seed: int) -> nn.Module:
         return MODELS[name](CHANNELS, CHANNELS, LAYERS, out_channels=CLASSES).eval()
 
 
-def ratio(job: Callable[[], Any], unit: Callable[[], Any], repeats: int) -> float:
-    """Median time of ``job`` over median time of ``unit``, run in turns so that noise hits both alike."""
+def medians(job: Callable[[], Any], unit: Callable[[], Any], repeats: int) -> tuple[float, float]:
+    """CPU seconds of ``job`` and of ``unit``, run in turns so that noise hits both alike.
+
+    Of this thread alone: on one thread that is the time it takes, less what other processes take of the machine.
+    """
     times: tuple[list[float], list[float]] = ([], [])
     job(), unit()
     gc.disable()
     try:
         for _ in range(repeats):
             for which, run in enumerate((job, unit)):
-                started = time.perf_counter()
+                started = time.thread_time()
                 run()
-                times[which].append(time.perf_counter() - started)
+                times[which].append(time.thread_time() - started)
     finally:
         gc.enable()
-    return statistics.median(times[0]) / statistics.median(times[1])
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def ratio(job: Callable[[], Any], unit: Callable[[], Any], repeats: int) -> float:
+    """Median time of ``job`` over median time of ``unit``."""
+    seconds, unit_seconds = medians(job, unit, repeats)
+    return seconds / unit_seconds
+
+
+class Subject:
+    """A model fitted, barely, to a random graph of one size, and what is measured of it."""
+
+    def __init__(self, name: str, edges: int, seed: int = 0) -> None:
+        self.data, self.model = graph(edges, seed), build(name, seed)
+        self.repeats = max(3, min(30, int(3e6 / edges)))
+        self.explainer = GraphMask(self.model, seed=seed, recipe=Recipe(steps=1))
+        self.explainer.fit([self.data], progress=False)
+
+    def forward(self) -> Tensor:
+        with torch.no_grad():
+            return self.model(self.data.x, self.data.edge_index)
+
+    def explain(self) -> Explanation:
+        return self.explainer.explain(self.data, allow_infeasible=True)
+
+    def seconds(self) -> tuple[float, float]:
+        """Of explaining, and of a plain forward."""
+        return medians(self.explain, self.forward, self.repeats)
+
+    def memory(self) -> float:
+        return peak_bytes(self.explain) / peak_bytes(self.forward)
+
+    def fit_step(self) -> float:
+        return _fit_step_ratio(self.model, self.explainer, self.data, self.repeats)
 
 
 def cost(name: str, edges: int, seed: int = 0) -> dict[str, float]:
     """The three ratios at one size."""
-    data, model = graph(edges, seed), build(name, seed)
-    repeats = max(3, min(30, int(3e6 / edges)))
-    explainer = GraphMask(model, seed=seed, recipe=Recipe(steps=1))
-    explainer.fit([data], progress=False)
-
-    def forward() -> Tensor:
-        with torch.no_grad():
-            return model(data.x, data.edge_index)
-
-    def explain() -> Any:
-        return explainer.explain(data, allow_infeasible=True)
-
-    result = {
-        "explain": ratio(explain, forward, repeats),
-        "explain_memory": peak_bytes(explain) / peak_bytes(forward),
-        "fit_step": _fit_step_ratio(model, explainer, data, repeats),
-    }
-    return result
+    subject = Subject(name, edges, seed)
+    explain, forward = subject.seconds()
+    return {"explain": explain / forward, "explain_memory": subject.memory(), "fit_step": subject.fit_step()}
 
 
 def _fit_step_ratio(model: nn.Module, explainer: GraphMask, data: Data, repeats: int) -> float:
@@ -101,12 +127,39 @@ def _fit_step_ratio(model: nn.Module, explainer: GraphMask, data: Data, repeats:
         return ratio(lambda: training.train_on(data), train, repeats)
 
 
+def growth(name: str, sizes: Sequence[int], seed: int = 0) -> dict[str, Any]:
+    """Seconds per edge by size, of explaining and of a plain forward, and how much they grow from size to size.
+
+    A forward itself takes longer per edge once its messages no longer fit into caches: ``over_forward`` is what
+    explaining grows beyond that; linear is 1.
+    """
+    seconds = {size: Subject(name, size, seed).seconds() for size in sizes}
+    explain, forward = ({_power(size): seconds[size][which] / size for size in sizes} for which in (0, 1))
+    steps = [(_power(before), _power(after)) for before, after in itertools.pairwise(sizes)]
+    grown = {
+        f"{before} -> {after}": (explain[after] / explain[before], forward[after] / forward[before])
+        for before, after in steps
+    }
+    return {
+        "explain_seconds_per_edge": explain,
+        "forward_seconds_per_edge": forward,
+        "explain": {step: ours for step, (ours, _) in grown.items()},
+        "forward": {step: theirs for step, (_, theirs) in grown.items()},
+        "over_forward": {step: ours / theirs for step, (ours, theirs) in grown.items()},
+    }
+
+
+def _power(size: int) -> str:
+    return f"1e{len(str(size)) - 1}"
+
+
 def measure(seed: int = 0, largest: int = 1_000_000) -> dict[str, Any]:
     sizes = [size for size in (10_000, 100_000, 1_000_000) if size <= largest]
     figures: dict[str, Any] = {"explain_ratio": {}, "fit_step_ratio": {}, "explain_memory_ratio": {}, "models": {}}
     with runner.one_thread():
+        figures["explain_growth"] = {name: growth(name, sizes, seed) for name in GROWING}
         for size in sizes:
-            key = f"1e{len(str(size)) - 1}"
+            key = _power(size)
             found = cost("GCN", size, seed)
             figures["explain_ratio"][key] = found["explain"]
             figures["fit_step_ratio"][key] = found["fit_step"]
@@ -126,3 +179,20 @@ def rows(figures: dict[str, Any]) -> list[list[Any]]:
         for name, cost in figures["models"].items()
     ]
     return sizes + models
+
+
+def growth_rows(figures: dict[str, Any]) -> list[list[Any]]:
+    return [
+        [
+            f"{name}, {size}",
+            1e6 * per_edge,
+            1e6 * found["forward_seconds_per_edge"][size],
+            per_edge / found["forward_seconds_per_edge"][size],
+            *(next((v for step, v in found[key].items() if step.endswith(size)), "") for key in _GROWN),
+        ]
+        for name, found in figures["explain_growth"].items()
+        for size, per_edge in found["explain_seconds_per_edge"].items()
+    ]
+
+
+_GROWN = ("explain", "forward", "over_forward")

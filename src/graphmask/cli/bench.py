@@ -22,13 +22,18 @@ def core(
     largest: Annotated[float, typer.Option(help="Largest number of edges.")] = 1e6,
 ) -> None:
     """Cost as ratios in one process on one thread: explain / forward, fit step / training step, peak memory."""
-    from graphmask.bench.core import measure, rows
+    from graphmask.bench.core import growth_rows, measure, rows
 
     figures = measure(seed=seed, largest=int(largest))
     show(
         "cost as ratios, one thread",
         ["edges", "explain / forward", "fit step / training step", "explain memory"],
         rows(figures),
+    )
+    show(
+        "microseconds per edge, and their growth from the size before; linear is 1",
+        ["edges", "explain", "forward", "explain / forward", "explain grows", "forward grows", "quotient"],
+        growth_rows(figures),
     )
     console.print(f"star fit: {figures['star_fit_cpu_seconds']:.1f} CPU seconds", highlight=False)
     write_json(json, figures)

@@ -20,9 +20,9 @@ def mention(name: str, sentence: int, start: int, kind: str) -> dict[str, Any]:
 NORWAY: dict[str, Any] = {
     "title": "Norway",
     "sents": [
-        "Norway lies north of Denmark .".split(),
-        "Its capital is Oslo , and Bergen is large .".split(),
-        "Oslo is older than Tom Hansen .".split(),
+        ["Norway", "lies", "north", "of", "Denmark", "."],
+        ["Its", "capital", "is", "Oslo", ",", "and", "Bergen", "is", "large", "."],
+        ["Oslo", "is", "older", "than", "Tom", "Hansen", "."],
     ],
     "vertexSet": [
         [mention("Norway", 0, 0, "LOC")],

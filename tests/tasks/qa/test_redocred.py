@@ -37,7 +37,7 @@ def test_one_document_by_hand():
 
 def test_an_entity_is_called_by_its_longest_mention():
     document = copy.deepcopy(NORWAY)
-    document["sents"][2] = "Greater Oslo area is older than Tom Hansen .".split()
+    document["sents"][2] = ["Greater", "Oslo", "area", "is", "older", "than", "Tom", "Hansen", "."]
     document["vertexSet"][2][1]["pos"] = [0, 3]
     document["vertexSet"][4][0]["pos"] = [6, 8]
     (question,) = redocred.questions(document, NAMES, Counter())

@@ -43,6 +43,7 @@ class Preset:
     gate_epochs: int = 8
     gate_size: int = 32  #: questions per batch while gates are trained
     hidden: int = 64  #: of the gates
+    calibrate: int = 1000  #: development questions on which thresholds are chosen
 
 
 PRESETS = {
@@ -123,9 +124,11 @@ def fit(
     explainer = GraphMask(
         model, forward, DIVERGENCE, preset.tolerance, seed, recipe=preset.recipe, hidden=preset.hidden
     )
+    dev = corpus.parts["dev"]
+    some = torch.randperm(len(dev), generator=torch.Generator().manual_seed(0))[: preset.calibrate]
     explainer.fit(
         Loader(corpus.parts["train"], preset.gate_size, form=form, seed=seed),
-        Loader(corpus.parts["dev"], 64, form=form),
+        Loader(dev, 64, form=form, only=some),
         epochs=preset.gate_epochs,
         checkpoint=path,
         progress=progress,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Methods whose attribution is compared; they explain each example for itself.
 OTHERS = ("unamortised", "gnn_explainer", "integrated_gradients")
 #: Test questions that they explain: all with evidence, so that the same explanations serve twice.
-SAMPLE = 200
+SAMPLE, AT_ONCE = 200, 50
 #: How many tables there are from one fit.
 TABLES = 13
 
@@ -114,18 +114,18 @@ def shapes(explanations: Iterable[Explanation]) -> polars.DataFrame:
     return table({"path": str, "share": float}, sums.most_common())
 
 
-def sample(examples: Examples, size: int = SAMPLE, seed: int = 0) -> list[int]:
+def sample(examples: Examples, size: int, seed: int = 0) -> list[int]:
     """Numbers of some questions with evidence."""
     known = torch.tensor([number for number, question in enumerate(examples.questions) if question.evidence])
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))
     return known[order[:size]].sort().values.tolist()
 
 
-def side_by_side_methods(run: Run, *, size: int = SAMPLE, seed: int = 0) -> dict[str, list[Explanation]]:
+def compared(run: Run, size: int, *, seed: int = 0) -> dict[str, list[Explanation]]:
     """A sample of the test questions explained by every method, GraphMask first, a random choice last."""
     test = run.corpus.parts["test"]
     chosen = sample(test, size, seed)
-    batches = [test.batch([number]) for number in chosen]
+    batches = [test.batch(chosen[low : low + AT_ONCE]) for low in range(0, len(chosen), AT_ONCE)]
     found: dict[str, list[Explanation]] = {
         "graphmask": list(run.explainer.explain_all(batches, allow_infeasible=True)),
     }
@@ -176,11 +176,11 @@ def tables(run: Run, fits: int, *, progress: bool = True) -> Iterator[Named]:
     yield Named("dropped", "Accuracy without one layer's messages", dropped)
     eroded = analysis.erosion(run.explainer, test, correct, allow_infeasible=True)
     yield Named("erosion", "Accuracy without a random part of the messages", eroded)
-    compared = side_by_side_methods(run)
-    note = f"{len(compared['graphmask'])} test questions with evidence, drawn with seed 0"
-    yield Named("attribution", "Share of the attribution per layer", analysis.attribution_by_layer(compared), note)
-    yield Named("levels", "Messages that score above a level", analysis.attribution_levels(compared), note)
-    agreed = evidence.agreement({"graphmask, all of test": explanations, **compared})
+    by_method = compared(run, SAMPLE)
+    note = f"{len(by_method['graphmask'])} test questions with evidence, drawn with seed 0"
+    yield Named("attribution", "Share of the attribution per layer", analysis.attribution_by_layer(by_method), note)
+    yield Named("levels", "Messages that score above a level", analysis.attribution_levels(by_method), note)
+    agreed = evidence.agreement({"graphmask, all of test": explanations, **by_method})
     yield Named("evidence", "Agreement with people's evidence", agreed, f"all others: {note}")
     if fits > 1:
         kappa, seeds = several_fits(run, fits, progress=progress)
