@@ -10,7 +10,7 @@ import typer
 from graphmask.cli.common import Json, Seed, console, show, write_json
 
 app = typer.Typer(
-    help="Measure: cost (core), agreement with gold over seeds (gold), parts of the recipe (ablation), memory (store).",
+    help="Measure: cost (core), gold over seeds (gold), parts of the recipe (ablation), memory (store, matrix).",
     no_args_is_help=True,
 )
 
@@ -92,3 +92,20 @@ def store(
         highlight=False,
     )
     write_json(json, figures)
+
+
+SHARES = ("over_bound", "step_over_bound", "over_naive")
+
+
+@app.command("matrix")
+def matrix(json: Json = None) -> None:
+    """Peak memory of gates over adjacency matrices, beside 4 B (R N^2 + R N D) bytes and a message per entry."""
+    from graphmask.bench.matrix import measure
+
+    found = measure()
+    show(
+        "bilinear gates: peak memory, two graphs, four relations, 64 channels",
+        ["nodes", "MB", "with gradients", "over 4 B (R N^2 + R N D)", "with gradients", "over a message per entry"],
+        [[row["nodes"], row["call"] / 1e6, row["step"] / 1e6, *(row[key] for key in SHARES)] for row in found],
+    )
+    write_json(json, {"rows": found})

@@ -47,7 +47,7 @@ def analyse(folder: Path, fits: int, rows: int, json: Path | None) -> None:
 
     run = experiment.read(folder)
     found = []
-    with steps(study.TABLES + 2 * (fits > 1), enabled=True) as step:
+    with steps(study.TABLES + 3 * (fits > 1), enabled=True) as step:
         step("rules")
         for table in study.tables(run, fits, progress=False):  # there is one bar already
             found.append(table)

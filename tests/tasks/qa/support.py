@@ -42,23 +42,27 @@ WORDS = [f"w{number}" for number in range(24)]
 
 
 def drawn(number: int, rng: random.Random) -> dict[str, Any]:
-    """The answer stands in the sentence of the subject, the other candidates in others."""
-    names = rng.sample(WORDS, 5)
-    places = [0, 0, 1, 1, 2]
-    sentences: list[list[str]] = [[], [], []]
-    entities = []
-    for name, place in zip(names, places, strict=True):
-        entities.append([mention(name, place, len(sentences[place]), "LOC")])
-        sentences[place] += [name, "and"]
-    entities[2].append(mention(names[2], 2, len(sentences[2]), "LOC"))
-    sentences[2] += [names[2], "."]
-    order = list(range(5))
-    rng.shuffle(order)
+    """The answer stands in the sentence of the subject, but candidates of the next sentence are nearer."""
+    subject, answer, *others = rng.sample(WORDS, 5)
+    sentences = [
+        [answer, *["and"] * 6, subject],
+        [others[0], "and", others[1], "."],
+        [others[2], "and", others[0], "."],
+    ]
+    places = {
+        subject: [(0, 7)],
+        answer: [(0, 0)],
+        others[0]: [(1, 0), (2, 2)],
+        others[1]: [(1, 2)],
+        others[2]: [(2, 0)],
+    }
+    names = list(places)
+    rng.shuffle(names)
     return {
         "title": f"document {number}",
         "sents": sentences,
-        "vertexSet": [entities[old] for old in order],
-        "labels": [{"h": order.index(0), "r": "P36", "t": order.index(1), "evidence": [0]}],
+        "vertexSet": [[mention(name, *place, "LOC") for place in places[name]] for name in names],
+        "labels": [{"h": names.index(subject), "r": "P36", "t": names.index(answer), "evidence": [0]}],
     }
 
 

@@ -36,7 +36,7 @@ def tiny(glove):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(experiment.PRESETS, "tiny", TINY)
         patch.setattr(experiment.data, "glove", lambda: glove)
-        patch.setattr(study, "SAMPLE", 8)
+        patch.setattr(study, "SAMPLE", 6)
         yield
 
 
@@ -145,7 +145,10 @@ def test_all_tables_and_the_commands(run, tmp_path):
     assert done.exit_code == 0, done.output
     found = json.loads(figures.read_text())
     assert found["accuracy"] == run.figures["accuracy"]
-    assert len(found["tables"]) == study.TABLES + 2
+    assert len(found["tables"]) == study.TABLES + 3
+    by_form = {row["form"]: row for row in found["tables"]["forms"]}
+    assert by_form["matrix"]["retained"] == run.figures["retained"]
+    assert by_form["edges"]["output"] < 1e-5
     assert sum(found["retained_by_layer"]) == pytest.approx(1)
     assert len(found["knockout"]) == 3
     assert -1 <= found["kappa"] <= 1

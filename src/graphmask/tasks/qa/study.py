@@ -20,7 +20,7 @@ from graphmask.tasks.qa import evidence, experiment
 from graphmask.tasks.qa.examples import Examples, in_order
 from graphmask.tasks.qa.experiment import Run
 from graphmask.tasks.qa.mentions import COREF, DOC_BASED, MATCH, RELATIONS
-from graphmask.tasks.qa.model import forward
+from graphmask.tasks.qa.model import forward, make
 from graphmask.tasks.qa.questions import SUBJECT
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ OTHERS = ("unamortised", "gnn_explainer", "integrated_gradients")
 #: Test questions that they explain: all with evidence, so that the same explanations serve twice.
 SAMPLE, AT_ONCE = 200, 50
 #: How many tables there are from one fit.
-TABLES = 13
+TABLES = 14
 
 
 def correct(output: Tensor, batch: Mapping[str, Any]) -> Tensor:
@@ -156,6 +156,37 @@ def several_fits(run: Run, fits: int, *, progress: bool = True) -> tuple[polars.
     return analysis.stability(masks), figures
 
 
+def forms(run: Run, explanations: Sequence[Explanation], *, progress: bool = True) -> polars.DataFrame:
+    """The same model over lists of edges, explained through ordinary hooks, beside the matrix form.
+
+    Gates of the edge form see the message and the relation as well; those of the matrix form see the two states.
+
+    Columns:
+        form, retained, accuracy_change, divergence.
+        output: largest difference between the two forms' scores of a mentioned candidate.
+        kappa: agreement of the edge form's masks with the matrix form's.
+    """
+    test, path = run.corpus.parts["test"], run.path / "fits" / "edges.graphmask"
+    twin = make("edges", run.corpus.words.table, run.preset.sizes, run.corpus.candidates, seed=0)
+    twin.load_state_dict(run.model.state_dict())
+    twin.eval()
+    if not path.exists():
+        seed = run.explainer.seed
+        experiment.fit(twin, run.corpus, run.preset, seed=seed, form="edges", progress=progress).save(path)
+    explainer = explaining.load(path, twin, forward=forward)
+    theirs = list(explainer.explain_all(in_order(test, form="edges"), allow_infeasible=True))
+    pairs = list(zip(explanations, theirs, strict=True))
+    apart = max(float((one.original - other.original).abs().max()) for one, other in pairs)
+    opened = torch.cat([(one.kept.long() + other.kept.long()).flatten() for one, other in pairs])
+    kappa = analysis.fleiss_kappa(torch.stack([2 - opened, opened], 1))
+    rows = []
+    for form, measured in (("matrix", run.figures), ("edges", experiment.measured(explainer, test, theirs))):
+        figures = (measured[name] for name in ("retained", "accuracy_change", "divergence"))
+        rows.append((form, *figures, apart, kappa))
+    columns = {"retained": float, "accuracy_change": float, "divergence": float, "output": float, "kappa": float}
+    return table({"form": str} | columns, rows)
+
+
 def tables(run: Run, fits: int, *, progress: bool = True) -> Iterator[Named]:
     """Every table of the study, as they are ready."""
     test = in_order(run.corpus.parts["test"])
@@ -183,6 +214,8 @@ def tables(run: Run, fits: int, *, progress: bool = True) -> Iterator[Named]:
     agreed = evidence.agreement({"graphmask, all of test": explanations, **by_method})
     yield Named("evidence", "Agreement with people's evidence", agreed, f"all others: {note}")
     if fits > 1:
+        both = forms(run, explanations, progress=progress)
+        yield Named("forms", "Adjacency matrices and lists of edges", both)
         kappa, seeds = several_fits(run, fits, progress=progress)
         yield Named("stability", f"Agreement of {fits} fits", kappa)
         columns = {name: int if name == "seed" else float for name in SEED_FIGURES}
