@@ -134,6 +134,11 @@ class Training:
     def settling(self) -> bool:
         return self.step >= (1 - self.recipe.settle) * self.steps
 
+    @property
+    def ripe(self) -> bool:
+        """Before, the price of half-open gates is still rising: thresholds are not worth the search."""
+        return self.step > self.steps / 2
+
     def rise(self) -> float:
         """0 while warm, then rising to 1 until settling."""
         end = 1 - self.recipe.settle
@@ -209,7 +214,7 @@ class Training:
         else:
             thresholds = self.thresholds or [validation.gap(site) for site in sites]
         budget = self.recipe.margin * self.tolerance
-        if self.recipe.calibrated and not validation.verdict(thresholds).within(budget):
+        if self.recipe.calibrated and self.ripe and not validation.verdict(thresholds).within(budget):
             thresholds = calibrate(validation, len(sites), budget)
         return thresholds, validation.verdict(thresholds)
 
@@ -221,7 +226,7 @@ class Training:
     def keep_best(self, thresholds: list[float], verdict: Verdict) -> bool:
         """Remember the state if it is feasible and sparser than any before."""
         feasible = verdict.within(self.recipe.margin * self.tolerance)
-        self.stale += self.step > self.steps / 2  # before, the price of half-open gates is still rising
+        self.stale += self.ripe
         if feasible and (self.best is None or verdict.sparsity < self.best[2].sparsity):
             if self.best is None or verdict.sparsity < 0.99 * self.best[2].sparsity:
                 self.stale = 0

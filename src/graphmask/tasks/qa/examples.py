@@ -25,7 +25,11 @@ ENTRIES = 1 << 21
 
 
 class Words:
-    """The words of some questions and their vectors: zeros for padding and where there is no vector."""
+    """The words of some questions and their vectors.
+
+    A word without one (a year, a rare name) gets a random vector, always the same: with zeros, any two of them would
+    be one and the same to the model. Padding and words of other questions have zeros.
+    """
 
     def __init__(self, questions: Sequence[Question], source: Vectors) -> None:
         words = {word.lower() for q in questions for word in q.query}
@@ -33,7 +37,7 @@ class Words:
         listed = sorted(words)
         found = source.for_words(listed)
         self.number = {word: place + 2 for place, word in enumerate(listed)}
-        self.table = torch.cat([torch.zeros(2, found.table.shape[1]), found.table])
+        self.table = torch.cat([torch.zeros(2, found.table.shape[1]), found.table + found.initial(0)[found.slots]])
         self.known = float(found.found.float().mean()) if len(listed) else 0.0
 
     def encode(self, words: Sequence[str]) -> list[int]:
@@ -118,13 +122,12 @@ class Examples:
 
 
 def _means(words: Words, names: Sequence[Sequence[str]]) -> Tensor:
-    """[n, d] the mean vector of each name's words, of those that have one."""
+    """[n, d] the mean vector of each name's words."""
     sizes = torch.tensor([len(name) for name in names])
     rows = words.table[torch.tensor([word for name in names for word in words.encode(name)], dtype=torch.long)]
     owner = torch.arange(len(names)).repeat_interleave(sizes)
     total = rows.new_zeros(len(names), rows.shape[1]).index_add(0, owner, rows)
-    known = rows.new_zeros(len(names)).index_add(0, owner, (rows != 0).any(1).to(rows.dtype))
-    return total / known.clamp_min(1)[:, None]
+    return total / sizes.clamp_min(1)[:, None]
 
 
 class Loader:
