@@ -162,6 +162,8 @@ def test_changed_predictions_are_infeasible_too() -> None:
     assert Verdict(0.01, 0.02, (0.5,)).within(0.02)
     assert not Verdict(0.01, 0.03, (0.5,)).within(0.02)
     assert not Verdict(0.03, 0.0, (0.5,)).within(0.02)
+    assert Verdict(0.01, 0.03, (0.5,)).within(0.02, flips=1.5)
+    assert not Verdict(0.03, 0.03, (0.5,)).within(0.02, flips=1.5)
     assert Verdict(0.0, 0.0, (0.5, 0.1)).sparsity == pytest.approx(0.3)
 
 

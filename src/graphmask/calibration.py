@@ -39,9 +39,9 @@ class Verdict:
         """The objective: share of open gates, mean over sites."""
         return sum(self.retained) / len(self.retained)
 
-    def within(self, tolerance: float) -> bool:
-        """Feasible: on average as close as asked, and no larger share of predictions changed than that."""
-        return self.divergence <= tolerance and self.flips <= tolerance
+    def within(self, tolerance: float, flips: float = 1.0) -> bool:
+        """Feasible: on average as close as asked, and no more predictions changed than ``flips`` times that."""
+        return self.divergence <= tolerance and self.flips <= flips * tolerance
 
 
 class Validation:
@@ -128,7 +128,7 @@ class Validation:
         return Verdict(divergence / rows, flips / rows, tuple(retained))
 
 
-def calibrate(validation: Validation, sites: int, tolerance: float) -> list[float]:
+def calibrate(validation: Validation, sites: int, tolerance: float, flips: float = 1.0) -> list[float]:
     """Per-site thresholds: from a feasible start where all sites drop something, advance site by site.
 
     Together, because sites depend on each other: dropping at one alone may be infeasible where dropping at both
@@ -143,7 +143,7 @@ def calibrate(validation: Validation, sites: int, tolerance: float) -> list[floa
         return validation.verdict([levels[site][position[site]] for site in range(sites)])
 
     def feasible(position: Sequence[int]) -> bool:
-        return verdict(position).within(tolerance)
+        return verdict(position).within(tolerance, flips)
 
     def advance(chosen: list[int]) -> list[int]:
         for _ in range(2 if sites > 1 else 1):
@@ -160,7 +160,7 @@ def calibrate(validation: Validation, sites: int, tolerance: float) -> list[floa
         from_gaps = [max(level - 1, 0) for level in from_gaps]
     chosen = advance(from_gaps)
     if sites > 1:
-        other = advance(_in_turns(_common(levels, feasible), levels, verdict, tolerance))
+        other = advance(_in_turns(_common(levels, feasible), levels, verdict, feasible))
         if verdict(other).sparsity < (1 - SLACK) * verdict(chosen).sparsity:
             chosen = other
     return [_relax(validation, site, levels[site][chosen[site]]) for site in range(sites)]
@@ -181,7 +181,10 @@ def _positions(levels: list[list[float]], threshold: float) -> list[int]:
 
 
 def _in_turns(
-    chosen: list[int], levels: list[list[float]], verdict: Callable[[Sequence[int]], Verdict], tolerance: float
+    chosen: list[int],
+    levels: list[list[float]],
+    verdict: Callable[[Sequence[int]], Verdict],
+    feasible: Callable[[Sequence[int]], bool],
 ) -> list[int]:
     """Raise the threshold of one site by one level, the one that gains most, as long as that is feasible."""
     while True:
@@ -190,7 +193,7 @@ def _in_turns(
             for site, level in enumerate(chosen)
             if level + 1 < len(levels[site])
         ]
-        steps = [step for step in steps if verdict(step).within(tolerance)]
+        steps = [step for step in steps if feasible(step)]
         if not steps:
             return chosen
         chosen = min(steps, key=lambda step: verdict(step).sparsity)

@@ -41,6 +41,7 @@ class Recipe:
     settle: float = 0.15
     calibrated: bool = True
     margin: float = 0.5  #: calibrate to this share of the tolerance: validation data are not the test data
+    flips: float = 1.0  #: share of predictions that may change, in tolerances; more where a model is often undecided
     sampled: bool = False  #: Hard Concrete samples instead of soft gates
     lagrangian: bool = False  #: the paper's multiplier instead of the multiplicative one
     open_every: int = 0  #: epochs after which the next lower site is opened; 0 opens all at once
@@ -205,6 +206,9 @@ class Training:
 
     # Epochs ------------------------------------------------------------------------------------------------
 
+    def within(self, verdict: Verdict, tolerance: float) -> bool:
+        return verdict.within(tolerance, self.recipe.flips)
+
     def validate(self, loader: Iterable[Any]) -> tuple[list[float], Verdict]:
         """The thresholds hard gates would use now, and what they do to the model."""
         validation = Validation(self.probe, self.model, self.forward, self.divergence, loader)
@@ -214,8 +218,8 @@ class Training:
         else:
             thresholds = self.thresholds or [validation.gap(site) for site in sites]
         budget = self.recipe.margin * self.tolerance
-        if self.recipe.calibrated and self.ripe and not validation.verdict(thresholds).within(budget):
-            thresholds = calibrate(validation, len(sites), budget)
+        if self.recipe.calibrated and self.ripe and not self.within(validation.verdict(thresholds), budget):
+            thresholds = calibrate(validation, len(sites), budget, self.recipe.flips)
         return thresholds, validation.verdict(thresholds)
 
     def begin_settling(self, loader: Iterable[Any]) -> None:
@@ -225,7 +229,7 @@ class Training:
 
     def keep_best(self, thresholds: list[float], verdict: Verdict) -> bool:
         """Remember the state if it is feasible and sparser than any before."""
-        feasible = verdict.within(self.recipe.margin * self.tolerance)
+        feasible = self.within(verdict, self.recipe.margin * self.tolerance)
         self.stale += self.ripe
         if feasible and (self.best is None or verdict.sparsity < self.best[2].sparsity):
             if self.best is None or verdict.sparsity < 0.99 * self.best[2].sparsity:
@@ -243,13 +247,14 @@ class Training:
         self.probe.forget()
         if self.recipe.calibrated:
             validation = Validation(self.probe, self.model, self.forward, self.divergence, loader)
-            thresholds = calibrate(validation, len(self.probe.sites), self.recipe.margin * self.tolerance)
+            budget = self.recipe.margin * self.tolerance
+            thresholds = calibrate(validation, len(self.probe.sites), budget, self.recipe.flips)
             verdict = validation.verdict(thresholds)
         else:
             thresholds, verdict = self.validate(loader)
         # A hair's breadth of sparsity does not make up for baselines that have not settled.
         if self.best is not None and not (
-            verdict.within(self.tolerance) and verdict.sparsity <= (1 + SLACK) * self.best[2].sparsity
+            self.within(verdict, self.tolerance) and verdict.sparsity <= (1 + SLACK) * self.best[2].sparsity
         ):
             state, thresholds, verdict = self.best
             self.probe.load_state_dict(state)
@@ -257,7 +262,7 @@ class Training:
             # Afterwards P(z != 0) > 1/2 means kept, for every site and recipe.
             self.probe.gate(site).shift.fill_(threshold - hard_concrete.EVEN)
         self.history.verdict = verdict
-        self.history.feasible = verdict.within(self.tolerance)
+        self.history.feasible = self.within(verdict, self.tolerance)
 
 
 def run(

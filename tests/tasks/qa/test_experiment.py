@@ -152,10 +152,12 @@ def test_all_tables_and_the_commands(run, tmp_path):
     assert sum(found["retained_by_layer"]) == pytest.approx(1)
     assert len(found["knockout"]) == 3
     assert -1 <= found["kappa"] <= 1
-    assert found["over_seeds"]["seeds"] == 2
+    assert found["fits"] == 2
+    by_seed = [row["masked_accuracy"] for row in found["tables"]["seeds"]]
+    assert found["masked_accuracy"] == pytest.approx(sum(by_seed) / 2)
     eroded = {(row["dropped"], row["fraction"]): row["mean"] for row in found["tables"]["erosion"]}
     assert eroded["superfluous", 0] == pytest.approx(found["accuracy"])
-    assert eroded["superfluous", 1] == eroded["retained", 0] == pytest.approx(found["masked_accuracy"])
+    assert eroded["superfluous", 1] == eroded["retained", 0] == pytest.approx(run.figures["masked_accuracy"])
     assert set(found["evidence"]) >= {"auc", "random", "integrated_gradients"}
     done = CliRunner().invoke(app, ["report", str(run.path)])
     assert done.exit_code == 0, done.output

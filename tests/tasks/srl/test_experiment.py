@@ -143,7 +143,9 @@ def test_all_tables_and_the_file_of_figures(run):
     assert figures["erosion"]["retained"]["0"][0] == pytest.approx(run.figures["masked_f1"])
     assert -1 <= figures["kappa"] <= 1
     assert [row["seed"] for row in figures["seeds"]] == [0, 1]
-    assert figures["over_seeds"]["retained"] == pytest.approx(sum(row["retained"] for row in figures["seeds"]) / 2)
+    assert figures["fits"] == 2
+    for key in ("masked_f1", "retained"):
+        assert figures[key] == pytest.approx(sum(row[key] for row in figures["seeds"]) / 2)
     paths = sum(row["paths"] for row in figures["paths"])
     assert paths == sum(row["paths"] for row in figures["distances"])
     # A fit that is there is not made again.

@@ -237,10 +237,9 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
     if "stability" in by_name:
         whole = by_name["stability"].filter(by_name["stability"]["layer"].is_null()).row(0, named=True)
         seeds = by_name["seeds"]
-        summary |= {"kappa": whole["kappa"], "jaccard": whole["jaccard"]}
-        # Over seeds, as what one seed does might be luck.
-        means = {key: seeds[key].mean() for key in ("masked_accuracy", "accuracy_change", "retained")}
-        summary["over_seeds"] = {**means, "seeds": seeds.height}
+        summary |= {"kappa": whole["kappa"], "jaccard": whole["jaccard"], "fits": seeds.height}
+        # Over seeds, as what one seed does might be luck; the tables are of the first.
+        summary |= {key: seeds[key].mean() for key in ("masked_accuracy", "accuracy_change", "retained")}
     dropped = by_name["dropped"].filter(by_name["dropped"]["layer"].is_not_null())
     summary["knockout"] = dropped["value"].to_list()
     summary["ranks_agree"] = ranks_agree(by_name["attribution"], dropped["change"].to_list())

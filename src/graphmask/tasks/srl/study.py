@@ -238,10 +238,9 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
     if "stability" in by_name:
         whole = by_name["stability"].filter(by_name["stability"]["layer"].is_null()).row(0, named=True)
         seeds = by_name["seeds"]
-        summary |= {"kappa": whole["kappa"], "jaccard": whole["jaccard"]}
-        # Over seeds, as what one seed does might be luck.
-        means = {key: seeds[key].mean() for key in ("masked_f1", "f1_change", "retained")}
-        summary |= {"over_seeds": {**means, "seeds": seeds.height}}
+        summary |= {"kappa": whole["kappa"], "jaccard": whole["jaccard"], "fits": seeds.height}
+        # Over seeds, as what one seed does might be luck; the tables below are of the first.
+        summary |= {key: seeds[key].mean() for key in ("masked_f1", "f1_change", "retained")}
     for key in ("tolerance", "by_kind", "divergence", "flips", "faithful", "examples"):
         summary[key] = run.figures[key]
     eroded: dict[str, dict[str, list[float]]] = {}
