@@ -40,6 +40,7 @@ class Sizes:
     scorer: tuple[int, int] = (64, 32)
     layers: int = 3
     dropout: float = 0.3
+    message_dropout: float = 0.3  #: of whole messages: a model that has learnt to do without some has fewer it needs
 
 
 class EntityGCN(nn.Module):
@@ -65,6 +66,7 @@ class EntityGCN(nn.Module):
             nn.Linear(sizes.scorer[1], 1),
         )
         self.dropout = nn.Dropout(sizes.dropout)
+        self.message_dropout = nn.Dropout(sizes.message_dropout)
 
     def read(self, query: Tensor, lengths: Tensor) -> Tensor:
         """[B, Q] words -> [B, d]: the last states of both directions of the upper layer."""
@@ -85,8 +87,9 @@ class EntityGCN(nn.Module):
         return gate * torch.tanh(u) + (1 - gate) * h
 
     def messages(self, h: Tensor) -> Tensor:
-        """[..., R, d]"""
-        return self.relations(self.dropout(h)).unflatten(-1, (len(RELATIONS), -1))
+        """[..., R, d]: what a mention sends along each relation."""
+        found = self.relations(self.dropout(h)).unflatten(-1, (len(RELATIONS), -1))
+        return found * self.message_dropout(torch.ones_like(found[..., :1])) if self.training else found
 
     def best(self, h: Tensor, query: Tensor, owner: Tensor, entity: Tensor, graphs: int) -> Tensor:
         """[B, candidates] from [N] mentions of the candidates ``entity`` (negative: of none) of graphs ``owner``."""
