@@ -68,6 +68,17 @@ def analyse(
     write_json(json, write_tables(folder, found, rows))
 
 
+def collect(tables: Iterable[everything.Named], count: int) -> list[everything.Named]:
+    """The tables of a study as they are ready, with a bar of so many steps."""
+    found = []
+    with steps(count, enabled=True) as step:
+        step("tables")
+        for table in tables:
+            found.append(table)
+            step(f"after: {table.title}")
+    return found
+
+
 def write_tables(folder: Path, found: Iterable[everything.Named], rows: int) -> dict[str, Any]:
     """Show the tables and write them: each as CSV, all as JSON, where `graphmask report` finds them."""
     figures: dict[str, Any] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphmask.cli.common import console, show, write_json
-from graphmask.progress import steps
 from graphmask.store.files import require
 
 TIMES = ("train_cpu_seconds", "fit_seconds")
@@ -42,15 +41,10 @@ def run(
 
 def analyse(folder: Path, fits: int, rows: int, json: Path | None) -> None:
     """The study of section 5."""
-    from graphmask.cli.analyse import write_tables
+    from graphmask.cli.analyse import collect, write_tables
     from graphmask.tasks.qa import experiment, study
 
     run = experiment.read(folder)
-    found = []
-    with steps(study.TABLES + 3 * (fits > 1), enabled=True) as step:
-        step("rules")
-        for table in study.tables(run, fits, progress=False):  # there is one bar already
-            found.append(table)
-            step(f"after: {table.title}")
+    found = collect(study.tables(run, fits, progress=False), study.TABLES + 3 * (fits > 1))  # there is one bar already
     write_tables(folder, found, rows)
     write_json(json, study.figures(run, found))

@@ -6,7 +6,6 @@ import json as js
 from pathlib import Path
 
 from graphmask.cli.common import console, show, write_json
-from graphmask.progress import steps
 from graphmask.store.files import require
 
 TIMES = ("train_cpu_seconds", "fit_seconds")
@@ -41,16 +40,11 @@ def run(
 
 def analyse(folder: Path, fits: int, rows: int, json: Path | None) -> None:
     """The study of section 6. In the JSON file the figures go under the model's name; the other model's stay."""
-    from graphmask.cli.analyse import write_tables
+    from graphmask.cli.analyse import collect, write_tables
     from graphmask.tasks.srl import experiment, study
 
     run = experiment.read(folder)
-    found = []
-    with steps(study.TABLES + 2 * (fits > 1), enabled=True) as step:
-        step("labels")
-        for table in study.tables(run, fits, progress=False):  # there is one bar already
-            found.append(table)
-            step(f"after: {table.title}")
+    found = collect(study.tables(run, fits, progress=False), study.TABLES + 2 * (fits > 1))  # there is one bar already
     write_tables(folder, found, rows)
     if json is not None:
         before = js.loads(json.read_text()) if json.exists() else {}
