@@ -14,6 +14,7 @@ def draw(folder: Path, analysed: dict[str, Any]) -> list[Path]:
     """From what `graphmask analyse` found, name -> {"title", "columns", "rows"}, to SVG files."""
     drawers = {
         "edge_types": _edge_types,
+        "types": _edge_types,
         "frontier": _frontier,
         "erosion": _erosion,
         "labels": _labels,
@@ -25,17 +26,37 @@ def draw(folder: Path, analysed: dict[str, Any]) -> list[Path]:
         if table and table["rows"]:
             rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
             found.append(drawer(folder / f"{name}.svg", table["title"], rows))
+    levels = analysed.get("levels")
+    if levels and "method" in levels["columns"]:
+        found += _levels(
+            folder, levels["title"], [dict(zip(levels["columns"], row, strict=True)) for row in levels["rows"]]
+        )
     return found
 
 
 def _edge_types(path: Path, title: str, rows: Rows) -> Path:
+    def name(kind: int | str | None) -> str:
+        return "no type" if kind is None else kind if isinstance(kind, str) else f"type {kind}"
+
     groups: dict[str, dict[str, float]] = {}
     for row in rows:
-        group = groups.setdefault("no type" if row["type"] is None else f"type {row['type']}", {})
-        group[f"kept at layer {row['layer']}"] = row["share"]
+        groups.setdefault(name(row["type"]), {})[f"kept at layer {row['layer']}"] = row["share"]
     for row in rows:
-        groups["no type" if row["type"] is None else f"type {row['type']}"]["base rate"] = row["base_rate"]
+        groups[name(row["type"])]["base rate"] = row["base_rate"]
     return bars(path, title, groups)
+
+
+def _levels(folder: Path, title: str, rows: Rows) -> list[Path]:
+    """A figure per layer, a line per method (the paper's figure 6)."""
+    found = []
+    for layer in sorted({row["layer"] for row in rows}):
+        here = [row for row in rows if row["layer"] == layer]
+        x = sorted({row["level"] for row in here})
+        by = {(row["method"], row["level"]): row["mean_share"] for row in here}
+        series = {name: [by[name, at] for at in x] for name in dict.fromkeys(row["method"] for row in here)}
+        path, above = folder / f"levels_{layer}.svg", f"{title}, layer {layer}"
+        found.append(curve(path, above, x, series, x_label="level", y_label="messages above", per_cent=True))
+    return found
 
 
 def _frontier(path: Path, title: str, rows: Rows) -> Path:

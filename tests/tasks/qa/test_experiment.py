@@ -163,6 +163,8 @@ def test_all_tables_and_the_commands(run, tmp_path):
     assert done.exit_code == 0, done.output
     page = (run.path / "report.html").read_text()
     assert "Commonest kept paths from the query" in page
+    drawn = {path.name for path in (run.path / "figures").iterdir()}
+    assert drawn == {"erosion.svg", "types.svg", "levels_0.svg", "levels_1.svg", "levels_2.svg"}
 
 
 def test_run_on_the_command_line(corpus_folder, tmp_path, monkeypatch):
