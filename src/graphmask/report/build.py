@@ -12,8 +12,7 @@ from torch import Tensor
 
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
-from graphmask.report import metadata
-from graphmask.report import question as questions
+from graphmask.report import metadata, question_drawing
 from graphmask.report.gallery import Gallery, Totals
 from graphmask.report.page import OUTPUT_VALUES, Example, Table, render, write
 
@@ -67,7 +66,9 @@ def example(
         error=found.error,
     )
     # A question may have hundreds of nodes that are not drawn: paths to those would be most of the page.
-    shown = range(made.num_nodes) if made.question is None else questions.choose(made.question, made.messages())[0]
+    shown = (
+        range(made.num_nodes) if made.question is None else question_drawing.choose(made.question, made.messages())[0]
+    )
     paths = {v: [[(hop.site, hop.edge) for hop in path] for path in explanation.paths(v, limit=PATHS)] for v in shown}
     return replace(made, paths=paths)
 

@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from graphmask.errors import GraphMaskError
 from graphmask.report import question as questions
-from graphmask.report import sentence
+from graphmask.report import question_drawing, sentence
 from graphmask.report.layout import layout
 from graphmask.storage import write_bytes
 
@@ -401,7 +401,7 @@ def _sentence(example: Example, drawn: Sequence[int], state: Sequence[Sequence[i
 
 
 def _question(example: Example, asked: questions.Question, slots: dict[str, int]) -> dict[str, Any]:
-    drawing = questions.draw(asked, example.messages(), len(example.sites))
+    drawing = question_drawing.draw(asked, example.messages(), len(example.sites))
     chips, more_chips = questions.chips(asked)
     passages, more_passages = questions.passages(asked, [pill.node for pill in drawing.pills])
     return {
