@@ -161,6 +161,13 @@ def test_a_wrong_answer_and_the_right_one_are_told_apart() -> None:
     assert (metadata.read(explanation).predicted, metadata.read(explanation).label) == ("France", "Poland")
 
 
+def test_candidates_that_are_years_are_right_or_wrong_too() -> None:
+    names = {"candidates": ["1948", "July 1948", "1948"]}
+    assert metadata.read(ask(info={**names, "answer": 0, "predicted": 1})).error == 1
+    assert metadata.read(ask(info={**names, "answer": 0, "predicted": 2})).error == 1
+    assert metadata.read(ask(info={**names, "answer": 0, "predicted": 0})).error == 0
+
+
 def test_candidates_have_their_probabilities() -> None:
     asked = example(ask()).question
     assert asked is not None

@@ -173,17 +173,20 @@ def _answers(explanation: Explanation) -> tuple[str | None, str | None, float | 
         predicted = output.reshape(-1, output.shape[-1]).argmax(-1).tolist()
         if label is not None and any(isinstance(value, float) and not value.is_integer() for value in label):
             predicted = None  # targets of a regression are not classes
-    if predicted is not None:
-        predicted = [_class_name(value, names) for value in predicted]
-    if label is not None:
-        label = [_class_name(value, names) for value in label]
+    told, named = ([_class_name(value, names) for value in values or []] for values in (label, predicted))
     error = None
     if label and predicted and len(label) == len(predicted):
-        # A name cannot be compared with the number of a class.
-        comparable = all(a.isdigit() == b.isdigit() for a, b in zip(label, predicted, strict=True))
-        if comparable:
-            error = sum(a != b for a, b in zip(label, predicted, strict=True)) / len(label)
-    return _join(label), _join(predicted), error
+        differ = [_differ(*pair, names) for pair in zip(label, predicted, strict=True)]
+        error = None if None in differ else sum(map(bool, differ)) / len(differ)
+    return _join(told), _join(named), error
+
+
+def _differ(label: Any, predicted: Any, names: Any) -> bool | None:
+    """None if that cannot be told: a name cannot be compared with the number of a class."""
+    if isinstance(label, int) and isinstance(predicted, int):
+        return label != predicted  # by number: a class may be called "1948", and two may have one name
+    one, other = _class_name(label, names), _class_name(predicted, names)
+    return None if one.isdigit() != other.isdigit() else one != other
 
 
 def _flat(value: Any) -> list[Any] | None:
