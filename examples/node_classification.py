@@ -1,8 +1,8 @@
 """Which neighbours does a node classifier listen to? A notebook as a script.
 
-A graph of a thousand people in three groups. Everybody has an opinion, a noisy sign of the group; half of the people are
-bots, whose opinion says nothing, and a mark tells so. A two-layer network guesses the group from the neighbours. What it
-should do is to listen to people and not to bots: GraphMask shows that it does, and for one node through which edges.
+A graph of a thousand people in three groups. Everybody has an opinion, a noisy sign of the group; half of the people
+are bots, whose opinion says nothing, and a mark tells so. A network guesses the group from what the neighbours say. It
+should listen to people and not to bots: GraphMask shows that it does, and for one node through which edges.
 
     python examples/node_classification.py [DIR]        # some twenty seconds; writes DIR/node.html
 """

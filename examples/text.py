@@ -1,13 +1,13 @@
 """Which words, and which arcs of the parse, does a text classifier rely on? A notebook as a script.
 
-Sentences such as *the cook did not praise the old waiter* come with their dependency arcs. A two-layer relational
-network over the arcs says whether the cook praised anybody: it must find the verb, and whether it is negated. GraphMask
-finds out which arcs it uses; the page shows them above the words.
+Sentences such as *the cook never praised the old waiter* come with their dependency arcs. A two-layer relational
+network over the arcs says whether the cook was kind: it must know the verb, and whether it is negated. GraphMask finds
+out which arcs it uses; the page shows them above the words.
 
     python examples/text.py [DIR]           # some twenty seconds; writes DIR/text.html
 """
 
-# %% The data: sentences, arcs, and whether somebody was praised
+# %% The data: sentences, arcs, and whether somebody was kind
 from __future__ import annotations
 
 import sys
@@ -121,7 +121,8 @@ def main(out: Path, seed: int = 0, epochs: int | None = None) -> dict[str, float
     shares["right"] = sum(right) / len(right)
     shares["faithful"] = sum(e.faithful for e in explanations) / len(explanations)
     print(f"model right: {shares['right']:.1%}, explanations within tolerance: {shares['faithful']:.1%}")
-    show(explanations[:12], unseen[:12], names, out / "text.html")
+    negated = [number for number, data in enumerate(unseen) if {"not", "never"} & set(data.tokens)][:12]
+    show([explanations[n] for n in negated], [unseen[n] for n in negated], names, out / "text.html")
     return shares
 
 
@@ -130,7 +131,13 @@ def show(explanations: list[Explanation], sentences: list[Data], names: list[str
     from graphmask.report.build import write_report
 
     for explanation, data in zip(explanations, sentences, strict=True):
-        explanation.info = {"tokens": data.tokens, "question": "Was anybody praised?"}
+        explanation.info = {
+            "title": " ".join(data.tokens),
+            "tokens": data.tokens,
+            "edge_labels": [names[kind] for kind in data.edge_type.tolist()],
+            "label": int(data.y),
+            "classes": ["unkind", "kind"],
+        }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_report(path, explanations, title="What a reader of sentences relies on")
     print(path)
