@@ -100,10 +100,25 @@ def test_bernoulli_takes_one_value_per_row_or_many() -> None:
     original, masked = logits(6)
     found = resolved("bernoulli", original)(original, masked).tolist()
     assert found == pytest.approx([literal.bernoulli([a], [b]) for a, b in zip(original, masked, strict=True)])
-    original, masked = logits(6, 2, 2)
+    original, masked = logits(6, 4)
     found = resolved("bernoulli", original)(original, masked).tolist()
-    flat = zip(original.flatten(1).tolist(), masked.flatten(1).tolist(), strict=True)
-    assert found == pytest.approx([literal.bernoulli(a, b) for a, b in flat])
+    pairs = zip(original.tolist(), masked.tolist(), strict=True)
+    assert found == pytest.approx([literal.bernoulli(a, b) for a, b in pairs])
+
+
+def test_labels_are_summed_and_positions_averaged() -> None:
+    """However long a sequence of yes/no answers is, the same tolerance fits."""
+    original, masked = logits(6, 5, 3)
+    divergence = resolved("bernoulli", original)
+    found, loss = divergence(original, masked).tolist(), divergence.own_loss(original, masked)
+    for row in range(6):
+        steps = [literal.bernoulli(original[row, t].tolist(), masked[row, t].tolist()) for t in range(5)]
+        assert found[row] == pytest.approx(sum(steps) / 5)
+        each = [divergence.own_loss(original[:, t], masked[:, t])[row] for t in range(5)]
+        assert float(loss[row]) == pytest.approx(float(sum(each) / 5))
+    assert torch.allclose(divergence(original.repeat(1, 7, 1), masked.repeat(1, 7, 1)), divergence(original, masked))
+    changed = ((original > 0) != (masked > 0)).flatten(1).any(1)
+    assert divergence.flips(original, masked).tolist() == changed.tolist()
 
 
 def test_gaussian_takes_its_variance_from_the_first_output() -> None:

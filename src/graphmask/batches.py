@@ -35,8 +35,27 @@ def default_forward(model: nn.Module, batch: Any) -> Tensor:
     """Match the model's own signature against the batch's attributes.
 
     A plain tuple is passed as positional arguments; a model with one argument that is no attribute of the
-    batch gets the batch itself.
+    batch gets the batch itself. Of a sampled subgraph (`seeds_of`) only the rows of the seeds are returned.
     """
+    output, seeds = _matched(model, batch), seeds_of(batch)
+    if seeds is None or not isinstance(output, Tensor) or output.dim() == 0 or seeds >= output.shape[0]:
+        return output
+    return output[:seeds] if output.shape[0] == num_nodes_of(batch, None) else output
+
+
+def seeds_of(batch: Any) -> int | None:
+    """How many nodes of a sampled subgraph were asked for: they come first, the others are their surroundings.
+
+    As PyG's loaders say it: an integer ``batch_size`` beside ``n_id`` or ``input_id``. None of any other batch.
+    """
+    size = attribute(batch, "batch_size") if isinstance(batch, (Mapping, Data)) else _MISSING
+    if not isinstance(size, int) or attribute(batch, "edge_label_index") is not _MISSING:
+        return None
+    sampled = any(attribute(batch, name) is not _MISSING for name in ("n_id", "input_id"))
+    return size if sampled else None
+
+
+def _matched(model: nn.Module, batch: Any) -> Tensor:
     if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
         return model(*batch)
     parameters = _parameters(type(model).forward)
@@ -226,8 +245,7 @@ def split(
         return Split(graph_of_edge, row_graph, torch.arange(graphs, device=device) * (nodes or 0), graphs)
     node_graph = tensor(batch, "batch")
     if node_graph is None or node_graph.numel() == 0:
-        zeros = torch.zeros(edge_index.shape[1], dtype=torch.long, device=device)
-        return Split(zeros, torch.zeros(rows, dtype=torch.long, device=device), zeros.new_zeros(1), 1)
+        return unsplit(edge_index, rows)
     count = max(int(node_graph.max()) + 1, int(getattr(batch, "num_graphs", 0) or 0))
     sizes = torch.bincount(node_graph, minlength=count)
     first_node = sizes.cumsum(0) - sizes
@@ -244,6 +262,12 @@ def split(
     else:
         raise _unclear(rows, count)
     return Split(edge_graph, row_graph, first_node, count)
+
+
+def unsplit(edge_index: Tensor, rows: int) -> Split:
+    """All of a batch as one graph."""
+    zeros = torch.zeros(edge_index.shape[1], dtype=torch.long, device=edge_index.device)
+    return Split(zeros, zeros.new_zeros(rows), zeros.new_zeros(1), 1)
 
 
 def _unclear(rows: int, count: int) -> GraphMaskError:

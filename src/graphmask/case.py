@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from graphmask import batches, masking
+from graphmask import batches, gradients, masking
 from graphmask.batches import Forward, Split
 from graphmask.divergence import Divergence
 from graphmask.edges import EdgeMap
@@ -49,12 +49,15 @@ class Case:
     tolerance: float
     batch: Any
     trace: Trace
+    whole: bool = False  #: explained as one, however many graphs there are
 
     @cached_property
     def split(self) -> Split:
         """Which edges, nodes and output rows are whose."""
         trace = self.trace
         rows = trace.output.shape[0]
+        if self.whole:
+            return batches.unsplit(trace.edge_index, rows)
         return batches.split(self.batch, trace.edge_index, rows, trace.edge_graph, trace.graphs, trace.nodes)
 
     @cached_property
@@ -71,9 +74,11 @@ class Case:
         trace, graph = self.trace, self.split.edge_graph if any(b.dim() > 1 for b in baselines) else None
         if graph is not None and not graph.numel():  # a layer's own self-loops belong to no edge's graph
             baselines, graph = [b[0] if b.dim() > 1 else b for b in baselines], None
-        return masking.run(
+        output = masking.run(
             self.model, self.forward, self.batch, trace.edge_map, trace.sites, gates, baselines, graph_of_edge=graph
         )
+        gradients.check_passed(output, gates.requires_grad and bool(trace.carried.any()))
+        return output
 
     @torch.no_grad()
     def run_many(self, gates: Tensor, baselines: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -104,7 +109,12 @@ class Case:
             return None
         copies = _Copies(batch, EdgeMap(edge_index), count)
         whole = torch.ones(len(self.trace.sites), edge_index.shape[1], dtype=torch.bool, device=edge_index.device)
-        output = masking.run(self.model, self.forward, batch, copies.edge_map, self.trace.sites, whole, self.zeros())
+        try:
+            output = masking.run(
+                self.model, self.forward, batch, copies.edge_map, self.trace.sites, whole, self.zeros()
+            )
+        except (RuntimeError, ValueError, TypeError, IndexError):  # the graph by itself was taken without complaint
+            return None
         tiled = self.trace.output.repeat(count, *[1] * (self.trace.output.dim() - 1))
         alike = output.shape == tiled.shape and torch.allclose(output, tiled, rtol=1e-4, atol=1e-5)
         return copies if alike else None

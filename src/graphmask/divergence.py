@@ -1,4 +1,9 @@
-"""How far two outputs of the model are apart, one value per row (a row is an example)."""
+"""How far two outputs of the model are apart, one value per row (a row is an example).
+
+Rows may be sequences, ``[rows, positions, ..., classes or labels]``: classes belong together, labels are summed,
+positions are averaged, so that a long sequence is held to the same tolerance as a short one. (Of an output
+``[rows, n]`` the ``n`` are classes or labels.)
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,13 @@ Function = Callable[[Tensor, Tensor], Tensor]
 
 
 def _per_row(value: Tensor) -> Tensor:
-    """Mean over everything but the rows: a sequence of outputs counts as one example."""
+    """Mean over everything but the rows: a sequence of outputs counts as one example, however long it is."""
     return value.flatten(1).mean(1) if value.dim() > 1 else value
+
+
+def _over_labels(value: Tensor) -> Tensor:
+    """Sum over the last dimension, independent yes/no answers; mean over the positions of a sequence, if any."""
+    return _per_row(value.sum(-1)) if value.dim() > 1 else value
 
 
 def kl(original: Tensor, masked: Tensor) -> Tensor:
@@ -40,12 +50,11 @@ def cross_entropy(original: Tensor, masked: Tensor) -> Tensor:
 
 
 def bernoulli(original: Tensor, masked: Tensor) -> Tensor:
-    r"""Sum over columns of :math:`\mathrm{KL}[\mathrm{Bernoulli}(\sigma(a)) \| \mathrm{Bernoulli}(\sigma(b))]`."""
+    r"""Sum over labels of :math:`\mathrm{KL}[\mathrm{Bernoulli}(\sigma(a)) \| \mathrm{Bernoulli}(\sigma(b))]`."""
     p = torch.sigmoid(original)
     on = F.logsigmoid(original) - F.logsigmoid(masked)
     off = F.logsigmoid(-original) - F.logsigmoid(-masked)
-    value = p * on + (1 - p) * off
-    return value.flatten(1).sum(1) if value.dim() > 1 else value
+    return _over_labels(p * on + (1 - p) * off)
 
 
 def mse(original: Tensor, masked: Tensor) -> Tensor:
@@ -163,12 +172,11 @@ class Divergence:
             choice = original.argmax(-1, keepdim=True)
             return _per_row(-F.log_softmax(self.logits(masked), -1).gather(-1, choice).squeeze(-1))
         if self.name == "bernoulli":
-            loss = F.softplus(torch.where(self.logits(original) > 0, -1.0, 1.0) * self.logits(masked))
-            return loss.flatten(1).sum(1) if loss.dim() > 1 else loss
+            return _over_labels(F.softplus(torch.where(self.logits(original) > 0, -1.0, 1.0) * self.logits(masked)))
         return self(original, masked)
 
     def flips(self, original: Tensor, masked: Tensor) -> Tensor:
-        """Per row: did the prediction change? Regressions have no prediction to change."""
+        """Per row: did the prediction change, at any label or position? Regressions have no prediction to change."""
         if self.name in {"mse", "gaussian"}:
             return torch.zeros(original.shape[0], dtype=torch.bool, device=original.device)
         if self.name == "bernoulli" or original.dim() < 2 or original.shape[-1] < 2:

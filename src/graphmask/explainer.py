@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches, checkpoint, hard_concrete, storage
+from graphmask import batches, checkpoint, gradients, hard_concrete, storage
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site
 from graphmask.case import Case, Choice
@@ -110,7 +110,8 @@ class GraphMask(Method):
                     if checkpoint is not None:
                         _checkpoint(current, self, checkpoint)
 
-                history = run(training, loader, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
+                with gradients.needed():
+                    history = run(training, loader, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
         self.probe, self.history, self.sites = training.probe, history, training.probe.sites
         return history
 

@@ -39,7 +39,7 @@ class Explanation:
     edge_index: Tensor  #: [2, E], the graph as the user passed it
     kept: Tensor  #: bool [L, E]
     scores: Tensor  #: float [L, E]; GraphMask's is the probability that the gate is non-zero, above 1/2 means kept
-    carried: Tensor  #: bool [L, E], False where the site sends nothing along that edge
+    carried: Tensor  #: bool [L, E], False where the site sends nothing along that edge, or nothing that `index` can see
     original: Tensor  #: the model's output
     masked: Tensor  #: its output with hard gates
     divergence: float  #: between the two, mean over output rows
@@ -52,6 +52,7 @@ class Explanation:
     reopened: int = 0  #: gates that `repair` opened again
     method: str = "graphmask"  #: who chose
     info: dict[str, Any] = field(default_factory=dict)  #: the user's own notes; JSON values
+    index: tuple[int, ...] | None = None  #: the output rows that were asked about; None for all
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -179,11 +180,12 @@ class Explanation:
         with storage.understood(path, "explanation"):
             structure = tuple(Site.from_json(site) for site in fields.pop("structure"))
             baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
+            fields["index"] = None if fields.get("index") is None else tuple(fields["index"])
             return cls(**{**fields, **tensors}, structure=structure, baselines=baselines)
 
 
 _TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type")
-_VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "info")
+_VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "info", "index")
 
 
 def scores_of(locations: Tensor, probability: Tensor) -> Tensor:

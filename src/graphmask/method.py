@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches
+from graphmask import batches, gradients
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site, check_model
 from graphmask.case import Case, Choice
@@ -18,6 +19,7 @@ from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.guest import freeze, guest
+from graphmask.rows import Index, RowsOnly, nodes_read, receptive_field, restrict, rows_of
 from graphmask.store import Store
 from graphmask.store.columns import Metadata
 from graphmask.store.writing import write
@@ -87,16 +89,21 @@ class Method(ABC):
 
     # Explaining --------------------------------------------------------------------------------------------
 
-    def explain(self, data: Any, *, repair: bool = False, allow_infeasible: bool = False) -> Explanation:
+    def explain(
+        self, data: Any, *, index: Index | None = None, repair: bool = False, allow_infeasible: bool = False
+    ) -> Explanation:
         """Explain one graph: the original run, the choice, and the masked run that verifies it.
 
         Args:
             data: one graph.
+            index: why *this* row of the output (a node, a candidate edge, a graph of a batch), or these rows? The
+                output is cut to them, divergence and flips are theirs, and edges from which they cannot be reached
+                are neither kept nor counted. Layers are taken to work in the order in which they are called.
             repair: reopen the highest-scoring dropped edges until the tolerance holds for this very graph.
             allow_infeasible: explain although `fit` found no state within tolerance.
         """
         self.check_ready(allow_infeasible)
-        found = self._explain(data, repair, "the data")
+        found = self._explain(data, repair, "the data", index)
         if len(found) != 1:
             raise GraphMaskError(f"Expected one graph, got a batch of {len(found)}. Use explain_all([batch]).")
         return found[0]
@@ -158,12 +165,16 @@ class Method(ABC):
         # The model is borrowed batch by batch: between two explanations it is the user's.
         return (explanation for number, batch in enumerate(loader) for explanation in explain(batch, f"batch {number}"))
 
-    def _explain(self, batch: Any, repair: bool, where: str) -> list[Explanation]:
+    def _explain(
+        self, batch: Any, repair: bool, where: str, index: Index | None = None, forward: Forward | None = None
+    ) -> list[Explanation]:
+        """With ``index`` or another ``forward``, one explanation of the batch as a whole."""
         batches.check(batch, where)
         with guest(self.model):
             freeze(self.model, training=False)
-            case = self._case(batch, where)
-            choice = self.choose(case)
+            case = self._case(batch, where, index, forward)
+            with gradients.needed():
+                choice = self.choose(case)
             with torch.no_grad():
                 masked = case.run(choice.kept, choice.baselines)
             reopened = torch.zeros(case.split.count, dtype=torch.long)
@@ -171,9 +182,10 @@ class Method(ABC):
                 choice.kept, masked, reopened = case.reopen(choice.kept, choice.scores, choice.baselines, masked)
         return self._divide(case, choice, masked, reopened)
 
-    def _case(self, batch: Any, where: str) -> Case:
+    def _case(self, batch: Any, where: str, index: Index | None = None, forward: Forward | None = None) -> Case:
         """Run the original model."""
-        trace = record(self.model, self.forward, batch, self.sites, self.look)
+        whole, forward = index is not None or forward is not None, forward or self.forward
+        trace = record(self.model, forward, batch, self.sites, self.look)
         if not bool(torch.isfinite(trace.output).all()):
             raise GraphMaskError(
                 f"Expected finite model outputs, got NaN or infinity on {where}. Check the model on this data without "
@@ -182,7 +194,10 @@ class Method(ABC):
         if trace.edge_index.shape[1]:  # without edges, hops of one layer look like its relations
             self.sites = trace.sites
         self.divergence.resolve(trace.output)
-        return Case(self.model, self.forward, self.divergence, self.tolerance, batch, trace)
+        case = Case(self.model, forward, self.divergence, self.tolerance, batch, trace, whole)
+        if index is not None:
+            _ask_about(case, rows_of(index, trace.output.shape[0]), where)
+        return case
 
     def _divide(self, case: Case, choice: Choice, masked: Tensor, reopened: Tensor) -> list[Explanation]:
         """One Explanation per graph of the batch."""
@@ -219,9 +234,32 @@ class Method(ABC):
                     edge_type=None if edge_type is None else edge_type[e],
                     reopened=r,
                     method=self.name,
+                    index=case.forward.rows if isinstance(case.forward, RowsOnly) else None,
                 )
             )
         return result
+
+
+def _ask_about(case: Case, rows: tuple[int, ...], where: str) -> None:
+    """Cut the output to these rows, and the gates to those that can matter to them."""
+    trace, count = case.trace, case.trace.output.shape[0]
+    field = receptive_field(trace, nodes_read(case.batch, trace, rows, count))
+    case.forward = RowsOnly(case.forward, rows, count)
+    trace.output = trace.output[list(rows)]
+    if torch.equal(field, trace.carried):
+        return
+    with torch.no_grad():
+        alone = case.run(field, case.zeros())
+    if not torch.allclose(alone, trace.output, rtol=1e-4, atol=1e-5):
+        warnings.warn(
+            f"Rows {rows[:5]} of {where} change when messages are dropped from which no edges lead to them: the model "
+            "connects nodes by other ways than its layers' edges (pooling, attention over all nodes), or rows are not "
+            "nodes, candidate edges or graphs. Every edge is taken to be able to reach them.",
+            UserWarning,
+            stacklevel=5,
+        )
+        return
+    restrict(trace, field)
 
 
 def _groups(owner: Tensor, count: int) -> list[Any]:
@@ -238,9 +276,9 @@ def _groups(owner: Tensor, count: int) -> list[Any]:
 def _nodes_per_graph(case: Case) -> list[int]:
     trace, count = case.trace, case.split.count
     if trace.graphs is not None and trace.nodes is not None:
-        return [trace.nodes] * count
+        return [trace.nodes * trace.graphs // count] * count
     node_graph = batches.tensor(case.batch, "batch")
-    if node_graph is not None and node_graph.numel():
+    if node_graph is not None and node_graph.numel() and not case.whole:
         return torch.bincount(node_graph, minlength=count).tolist()
     known = batches.num_nodes_of(case.batch, trace.edge_index)
     highest = int(trace.edge_index.max()) + 1 if trace.edge_index.numel() else 0

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches, masking
+from graphmask import batches, gradients, masking
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site, tap
 from graphmask.divergence import Divergence
@@ -238,6 +238,7 @@ class Probe(nn.Module):
             _set_random_state(random_state, device)
         with tap(model, mask, edge_map, self.sites):
             masked = batches.call(forward, model, batch)
+        gradients.check_passed(masked, any(z.requires_grad and z.numel() for z, _ in answers.values()))
         return original, masked, [Gated.join(parts) for parts in gated]
 
 

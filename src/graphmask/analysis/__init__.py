@@ -10,6 +10,8 @@ from graphmask.analysis.audits import baseline_swap, frontier, mean_messages, to
 from graphmask.analysis.connections import connections
 from graphmask.analysis.edge_types import edge_types, edge_types_of_store, kept_by_type, type_overlap
 from graphmask.analysis.erosion import erosion
+from graphmask.analysis.fidelity import characterisation, complement, sufficiency
+from graphmask.analysis.ground_truth import ground_truth, pyg_metrics
 from graphmask.analysis.inverses import inverses
 from graphmask.analysis.layers import attribution_by_layer, attribution_levels, layers_dropped
 from graphmask.analysis.leakage import baseline_leakage, mask_leakage
@@ -22,6 +24,8 @@ __all__ = [
     "attribution_levels",
     "baseline_leakage",
     "baseline_swap",
+    "characterisation",
+    "complement",
     "connections",
     "consensus",
     "count_paths",
@@ -31,6 +35,7 @@ __all__ = [
     "erosion",
     "fleiss_kappa",
     "frontier",
+    "ground_truth",
     "inverses",
     "kept_by_distance",
     "kept_by_path_length",
@@ -41,7 +46,9 @@ __all__ = [
     "mean_messages",
     "path_patterns",
     "paths_into",
+    "pyg_metrics",
     "stability",
+    "sufficiency",
     "tolerance_curve",
     "type_overlap",
 ]

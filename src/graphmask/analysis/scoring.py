@@ -12,6 +12,7 @@ from torch import Tensor
 from graphmask import batches
 from graphmask.case import GATES_AT_ONCE, MOST_COPIES, Case, Choice
 from graphmask.errors import GraphMaskError
+from graphmask.explanation import Explanation
 from graphmask.guest import freeze, guest
 from graphmask.method import Method
 
@@ -22,24 +23,69 @@ Score = Callable[[Tensor, Any], Tensor | float | tuple[float, float]]
 
 @contextmanager
 def studied(
-    method: Method, loader: Iterable[Any], allow_infeasible: bool = False
+    method: Method,
+    loader: Iterable[Any],
+    allow_infeasible: bool = False,
+    explanations: Iterable[Explanation] | None = None,
 ) -> Iterator[Iterator[tuple[Case, Choice]]]:
-    """Inside, every batch with what the method keeps of it; the model leaves as it came, whatever happens."""
+    """Inside, every batch with what the method keeps of it; the model leaves as it came, whatever happens.
+
+    Where there are ``explanations`` of the same graphs, in the same order, what they keep.
+    """
     batches.check_loader(loader, "the loader")
-    method.check_ready(allow_infeasible)
+    method.check_ready(allow_infeasible or explanations is not None)
+    made = None if explanations is None else _Made(explanations)
 
     def cases() -> Iterator[tuple[Case, Choice]]:
         number = -1
         for number, batch in enumerate(loader):
             batches.check(batch, f"batch {number}")
-            case = method._case(batch, f"batch {number}")
-            yield case, method.choose(case)
+            case = method._case(batch, f"batch {number}", None if made is None else made.index())
+            yield case, method.choose(case) if made is None else made.choice(case, f"batch {number}")
         if number < 0:
             raise GraphMaskError("Expected the loader to hold at least one batch, found none. Is it a spent iterator?")
+        if made is not None:
+            made.check_spent()
 
     with guest(method.model):  # also around the loader: shuffling draws from the user's random state
         freeze(method.model, training=False)
         yield cases()
+
+
+class _Made:
+    """Explanations that are there already, taken as the batches come that they were made from."""
+
+    def __init__(self, explanations: Iterable[Explanation]) -> None:
+        self.rest = iter(explanations)
+        self.next = next(self.rest, None)
+
+    def index(self) -> tuple[int, ...] | None:
+        return None if self.next is None else self.next.index
+
+    def choice(self, case: Case, where: str) -> Choice:
+        edges, split = case.trace.edge_index, case.split
+        found: list[Explanation] = []
+        while self.next is not None and len(found) < split.count:
+            found.append(self.next)
+            self.next = next(self.rest, None)
+        order = split.edge_graph.argsort(stable=True)
+        local = edges - split.first_node[split.edge_graph]
+        ends = torch.cat([e.edge_index for e in found], 1) if found else edges[:, :0]
+        if len(found) < split.count or not torch.equal(ends, local[:, order]):
+            raise GraphMaskError(
+                f"Expected one explanation for each of the {split.count} graph(s) of {where}, with its edges, in the "
+                f"order of the loader, got {len(found)} that do not fit. Pass the batches that were explained."
+            )
+        kept, scores = torch.empty_like(case.trace.carried), torch.empty_like(case.trace.values)
+        kept[:, order] = torch.cat([e.kept for e in found], 1)
+        scores[:, order] = torch.cat([e.scores for e in found], 1).to(scores.dtype)
+        baselines = [torch.stack(some) for some in zip(*(e.baselines for e in found), strict=True)]
+        same = [bool((some == some[0]).all()) for some in baselines]
+        return Choice(scores, kept, [b[0] if s else b for b, s in zip(baselines, same, strict=True)])
+
+    def check_spent(self) -> None:
+        if self.next is not None:
+            raise GraphMaskError("Expected as many explanations as graphs in the loader, got more.")
 
 
 @torch.no_grad()

@@ -77,7 +77,7 @@ class Drawn(Method):
     def choose(self, case: Case) -> Choice:
         raise NotImplementedError
 
-    def _explain(self, batch: Any, repair: bool, where: str) -> list[Explanation]:
+    def _explain(self, batch: Any, repair: bool, where: str, *_: Any, **__: Any) -> list[Explanation]:
         sizes = batch.sizes.tolist()
         edge_index, scores, carried = (batch[name].split(sizes, 1) for name in ("edge_index", "scores", "carried"))
         kinds, outputs = batch.edge_type.split(sizes), batch.output.split(1)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from graphmask import batches
+from graphmask import batches, gradients
 from graphmask.capture import Messages
 from graphmask.errors import GraphMaskError
 from graphmask.gates import SiteSpec
@@ -62,7 +62,8 @@ class Amortised(Method):
             self.prepare(probe, loader)
             optimiser = torch.optim.Adam(probe.gates.parameters(), lr=self.learning_rate)
             freeze(self.model, training=True)
-            with Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
+            quiet = Progress(console=Console(stderr=True), disable=not progress, transient=True)
+            with gradients.needed(), quiet as bar:
                 task = bar.add_task(self.name, total=epochs * count)
                 step = 0
                 for _ in range(epochs):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from graphmask.analysis.ground_truth import area
 from graphmask.analysis.paths import edges_on_paths_of
 from graphmask.analysis.side_by_side import side_by_side
 from graphmask.analysis.tables import share, table
@@ -70,11 +71,3 @@ def on_paths(explanation: Explanation) -> Tensor:
     """bool [E]: on a kept path from a mention of the subject to one of the predicted answer, at any layer."""
     (block,) = side_by_side([explanation])
     return edges_on_paths_of(block, "subject_nodes", "predicted_nodes", persist=True).any(0)
-
-
-def area(scores: Tensor, truth: Tensor) -> float:
-    """Under the ROC curve: the chance that a true one scores higher than another, ties count half."""
-    right, wrong = scores[truth].double(), scores[~truth].double().sort().values
-    below = torch.searchsorted(wrong, right, right=False)
-    up_to = torch.searchsorted(wrong, right, right=True)
-    return float((below + up_to).double().mean() / (2 * len(wrong)))

@@ -1,0 +1,40 @@
+"""Methods that follow gradients need a model that lets them through; what stands in the way is said in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from graphmask.errors import GraphMaskError
+
+_HINT = "Methods that need no gradients: erasure_search, occlusion, random."
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """What PyTorch says of a model that gradients cannot pass becomes an error about that model."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if "modified by an inplace operation" in text or "being used in an in-place operation" in text:
+            why = "overwrites in place what its own gradient needs. Replace operations such as `h += 1` or `h.relu_()`"
+        elif "numpy() on Tensor that requires grad" in text:
+            why = "leaves PyTorch (.numpy()) on the way to its output. Keep the forward in PyTorch"
+        elif "Inference tensors" in text:
+            why = "runs under torch.inference_mode. Leave that to whoever calls the model"
+        else:
+            raise
+        raise GraphMaskError(f"Expected a model that gradients can pass, got one that {why}. {_HINT}") from error
+
+
+def check_passed(output: Tensor, wanted: bool) -> None:
+    """Raise if gradients are wanted of gates but stop before the output."""
+    if wanted and torch.is_grad_enabled() and not output.requires_grad:
+        raise GraphMaskError(
+            "Expected a model that gradients can pass, got one whose output has none: its forward detaches, runs under "
+            f"torch.no_grad or torch.inference_mode, or returns a choice (argmax) in place of its scores. {_HINT}"
+        )

@@ -1,0 +1,1 @@
+"""GraphMask inside other libraries."""

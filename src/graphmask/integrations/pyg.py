@@ -1,0 +1,216 @@
+"""GraphMask, or any other method of this library, as an algorithm of `torch_geometric.explain`."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.explain import ExplainerAlgorithm, HeteroExplanation
+from torch_geometric.explain import Explanation as PygExplanation
+from torch_geometric.explain.config import ExplanationType, ModelMode, ModelReturnType
+
+from graphmask.batches import Forward, call
+from graphmask.divergence import Divergence
+from graphmask.errors import GraphMaskError
+from graphmask.explanation import Explanation
+from graphmask.guest import guest
+from graphmask.method import Method
+
+#: Divergences that fit a mode of PyG's; the first is what "auto" becomes.
+FITTING = {
+    ModelMode.multiclass_classification: ("kl", "js", "cross_entropy"),
+    ModelMode.binary_classification: ("bernoulli",),
+    ModelMode.regression: ("gaussian", "mse"),
+}
+
+
+class SiteExplanation(PygExplanation):
+    """PyG's explanation with the masks of every site riding along: ``site_mask`` and ``site_kept`` [E, L]."""
+
+    def is_edge_attr(self, key: str) -> bool:
+        # PyG goes by sizes, which mislead where there are as many nodes, or sites, as edges.
+        return key in {"site_mask", "site_kept"} or (key != "sites" and bool(super().is_edge_attr(key)))
+
+    def is_node_attr(self, key: str) -> bool:
+        return key not in {"site_mask", "site_kept", "sites"} and bool(super().is_node_attr(key))
+
+
+class GraphMaskAlgorithm(ExplainerAlgorithm):
+    """What PyG's ``Explainer`` calls to have an output explained by a method of this library.
+
+    .. code-block:: python
+
+        explainer = Explainer(
+            model,
+            algorithm=GraphMaskAlgorithm(graphmask_explainer),
+            explanation_type="model",
+            edge_mask_type="object",
+            model_config=ModelConfig(mode="multiclass_classification", task_level="node", return_type="raw"),
+        )
+        explanation = explainer(x, edge_index, index=10)
+
+    The explanation has PyG's ``edge_mask`` [E], the highest score of an edge over the sites where it is kept and 0
+    where it is kept at none, and beside it ``sites``, ``site_mask`` (scores) and ``site_kept`` [E, L], ``divergence``,
+    ``flips``, ``faithful`` and ``masked`` (the output without what was dropped).
+
+    The model is called as PyG calls it, ``model(x, edge_index, **kwargs)``; a ``forward`` of the method's own is
+    used for fitting only. ``target`` is not needed: what is explained is the model's own output.
+
+    Args:
+        method: of the model that is explained; fitted, if it needs to be.
+        fit_on: batches to fit the method on at the first call if it is not fitted yet.
+        repair, allow_infeasible: as in `Method.explain`.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        *,
+        fit_on: Iterable[Any] | None = None,
+        repair: bool = False,
+        allow_infeasible: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(method, Method):
+            raise GraphMaskError(f"Expected a GraphMask or another graphmask method, got {type(method).__name__}.")
+        self.method, self.fit_on = method, fit_on
+        self.repair, self.allow_infeasible = repair, allow_infeasible
+
+    # Settings ----------------------------------------------------------------------------------------------
+
+    def supports(self) -> bool:
+        """True, or a `GraphMaskError` that says which setting does not fit."""
+        config = self.explainer_config
+        if config.explanation_type != ExplanationType.model:
+            raise GraphMaskError(
+                f"Expected explanation_type='model', got {config.explanation_type.value!r}: this method measures how "
+                "far the model's own output moves, not its distance from a label."
+            )
+        if config.node_mask_type is not None or config.edge_mask_type is None:
+            kind = None if config.node_mask_type is None else config.node_mask_type.value
+            raise GraphMaskError(
+                f"Expected edge_mask_type='object' and node_mask_type=None, got node_mask_type={kind!r}: "
+                "messages are masked, nodes and their features are not."
+            )
+        self._agree(self.method.divergence)
+        return True
+
+    def _agree(self, divergence: Divergence) -> None:
+        """The divergence must read the output as PyG is told to; "auto" is decided by what PyG is told."""
+        mode, fitting = self.model_config.mode, FITTING[self.model_config.mode]
+        if divergence.name == "auto" and mode != ModelMode.regression:
+            divergence.name = divergence.choice = fitting[0]
+        if divergence.name not in (*fitting, "custom"):
+            raise GraphMaskError(
+                f"Expected a divergence for mode={mode.value!r} ({' or '.join(map(repr, fitting))}, with a tolerance "
+                f"in its units), got {divergence.name!r}. Change the model_config, or fit with another divergence."
+            )
+        told = self.model_config.return_type == ModelReturnType.probs
+        reads = divergence.resolved and divergence.has_classes and divergence.name != "custom"
+        if reads and divergence.probabilities != told:
+            raise GraphMaskError(
+                f"Expected outputs that are {('logits', 'probabilities')[divergence.probabilities]}, as the method has "
+                f"read them, got return_type={self.model_config.return_type.value!r} in the model_config."
+            )
+
+    # Explaining --------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        model: nn.Module,
+        x: Tensor | dict[str, Tensor],
+        edge_index: Tensor | dict[Any, Tensor],
+        *,
+        target: Tensor | None = None,
+        index: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> PygExplanation | HeteroExplanation:
+        if model is not self.method.model:
+            raise GraphMaskError(
+                "Expected the model that the method was made for, got another "
+                f"{type(model).__name__}. Make the Explainer and the method with the same object."
+            )
+        if isinstance(x, dict) or isinstance(edge_index, dict):
+            return self._hetero(x, edge_index, index, kwargs)
+        if not isinstance(edge_index, Tensor):
+            raise GraphMaskError(
+                f"Expected edge_index to be a tensor [2, E], or adj_t, got {type(edge_index).__name__}. "
+                "Call the Explainer as explainer(x, edge_index, ...)."
+            )
+        self._make_ready()
+
+        def as_pyg_calls(model: nn.Module, batch: Any) -> Tensor:
+            rest = {name: batch[name] if isinstance(value, Tensor) else value for name, value in kwargs.items()}
+            return model(batch["x"], batch["edge_index"], **rest)
+
+        found = self._explain(Data(**{"x": x, "edge_index": edge_index, **kwargs}), index, as_pyg_calls)
+        pyg = found.to_pyg()
+        result = SiteExplanation.from_dict(pyg.to_dict())
+        kept = found.scores.clamp_min(torch.finfo(found.scores.dtype).tiny) * found.kept
+        result.edge_mask = kept.max(0).values if len(kept) else kept.sum(0)
+        result.sites, result.masked = found.sites, found.masked
+        result.divergence, result.flips, result.faithful = found.divergence, found.flips, found.faithful
+        return result
+
+    def _make_ready(self) -> None:
+        try:
+            self.method.check_ready(True)
+        except GraphMaskError as error:
+            if self.fit_on is None:
+                raise GraphMaskError(
+                    f"{error} Or say what to fit on: GraphMaskAlgorithm(method, fit_on=loader)."
+                ) from None
+            warnings.warn(
+                f"{type(self.method).__name__} was not fitted yet and is fitted now, on fit_on.",
+                UserWarning,
+                stacklevel=5,
+            )
+            self.method.fit(self.fit_on, progress=False)
+        self.method.check_ready(self.allow_infeasible)
+
+    def _explain(self, data: Any, index: int | Tensor | None, forward: Forward) -> Explanation:
+        divergence = self.method.divergence
+        if not divergence.resolved:  # a method that needs no fit; PyG knows what kind of numbers the model returns
+            with guest(self.method.model), torch.no_grad():
+                self.method.model.eval()
+                divergence.resolve(call(forward, self.method.model, data))
+            divergence.probabilities = self.model_config.return_type == ModelReturnType.probs
+        (found,) = self.method._explain(data, self.repair, "the graph given to the Explainer", index, forward)
+        self._agree(self.method.divergence)
+        return found
+
+    def _hetero(self, x: Any, edge_index: Any, index: int | Tensor | None, kwargs: dict[str, Any]) -> HeteroExplanation:
+        """Dictionaries by type, as heterogeneous models take them."""
+        if importlib.util.find_spec("graphmask.hetero") is None:
+            raise GraphMaskError(
+                "Expected tensors x and edge_index, got dictionaries: heterogeneous graphs are not supported by this "
+                "version of graphmask. Explain data.to_homogeneous() with a relational model."
+            )
+        if not isinstance(x, dict) or not isinstance(edge_index, dict):
+            raise GraphMaskError("Expected x and edge_index to be both dictionaries by type, or both tensors.")
+        self._make_ready()
+        data = HeteroData()
+        data.set_value_dict("x", x)
+        data.set_value_dict("edge_index", edge_index)
+        for name, value in kwargs.items():
+            if isinstance(value, dict):
+                data.set_value_dict(name.removesuffix("_dict"), value)
+            else:
+                data[name] = value
+
+        def as_pyg_calls(model: nn.Module, batch: Any) -> Tensor:
+            rest = {n: batch.collect(n.removesuffix("_dict")) if isinstance(v, dict) else v for n, v in kwargs.items()}
+            return model(batch.collect("x"), batch.collect("edge_index"), **rest)
+
+        result: Any = self._explain(data, index, as_pyg_calls).to_pyg()
+        if not isinstance(result, HeteroExplanation):
+            raise GraphMaskError(
+                f"Expected an explanation of a heterogeneous graph, got {type(result).__name__}. Explain the "
+                "HeteroData itself: method.explain(data)."
+            )
+        return result
