@@ -35,19 +35,19 @@ def explain(model: nn.Module, loader: Any, data: Data, index: int | None = None,
 
 # Tasks -----------------------------------------------------------------------------------------------------------
 
-COLOURS, WIDTH, STEPS = 4, 16, 200
+COLOURS, WIDTH, STEPS = 4, 16, 300
 
 
 class Nodes(nn.Module):
-    """Two layers; a row per node."""
+    """A row per node."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
-        self.first, self.second = GraphConv(COLOURS, WIDTH), GraphConv(WIDTH, WIDTH)
+        self.embed, self.conv = nn.Linear(COLOURS, WIDTH), GraphConv(WIDTH, WIDTH)
         self.read = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, outputs))
 
     def states(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.second(self.first(x, edge_index).relu(), edge_index).relu()
+        return self.conv(self.embed(x).relu(), edge_index).relu()
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.read(self.states(x, edge_index))
@@ -90,32 +90,24 @@ def tasks() -> dict[str, tuple[nn.Module, Any, Data, dict[str, Any]]]:
     def ends(data: Any) -> Tensor:
         return (data.seen[data.edge_label_index] > 0).all(0)
 
+    def many(outputs: int, labels: Any, **settings: Any) -> tuple[nn.Module, Any, Data, dict[str, Any]]:
+        return train(Graphs(outputs), batches, labels), batches, small[0], settings
+
+    def one(model: nn.Module, labels: Any) -> tuple[nn.Module, Any, Data, dict[str, Any]]:
+        index = int(labels(large).argmax())  # the first whose answer is yes
+        return train(model, [large], labels), [large], large, {"index": index}
+
     return {
-        "graph classifier": (train(Graphs(2), batches, lambda b: (seen_in(b) > 3).long()), batches, small[0], {}),
-        "node classifier": (
-            train(Nodes(2), [large], lambda d: (d.seen > 0).long()),
-            [large],
-            large,
-            {"index": int(large.seen.argmax())},
-        ),
-        "link predictor": (
-            train(Links(2), [large], lambda d: ends(d).long()),
-            [large],
-            large,
-            {"index": int(ends(large).int().argmax())},
-        ),
-        "regressor": (
-            train(Graphs(1), batches, lambda b: seen_in(b).float()[:, None]),
-            batches,
-            small[0],
-            {"divergence": "mse", "tolerance": 0.1},
-        ),
+        "graph classifier": many(2, lambda b: (seen_in(b) > 3).long()),
+        "node classifier": one(Nodes(2), lambda d: (d.seen > 0).long()),
+        "link predictor": one(Links(2), lambda d: ends(d).long()),
+        "regressor": many(1, lambda b: seen_in(b).float()[:, None], divergence="mse", tolerance=0.1),
     }
 
 
 def train(model: nn.Module, batches: list[Any], labels: Any) -> nn.Module:
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(-(-2 * STEPS // len(batches))):
+    for _ in range(-(-STEPS // len(batches))):
         for batch in batches:
             output, wanted = graphmask.batches.default_forward(model, batch), labels(batch)
             loss = F.mse_loss(output, wanted) if wanted.is_floating_point() else F.cross_entropy(output, wanted)

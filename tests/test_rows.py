@@ -89,7 +89,7 @@ def row_of(model: nn.Module, data: Data, explanation: Explanation, kept: Tensor,
 
 
 @pytest.mark.parametrize("model", [Nodes(layers=2), Jumping()], ids=["plain", "jumping"])
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 2**20), node=st.integers(0, 6))
 def test_exactly_what_can_reach_the_node(model: Nodes, seed: int, node: int) -> None:
     data = graph(seed, nodes=7, edges=9)
@@ -190,6 +190,21 @@ def test_every_method_answers_for_a_row(name: str) -> None:
     assert not bool((explanation.kept & ~field).any())
     output = row_of(model, data, explanation, explanation.kept)
     assert torch.allclose(output[[4]], explanation.masked, atol=1e-9)
+    if name in {"pg_explainer", "information_bottleneck"}:  # scored once for all rows
+        whole = method.explain(data, allow_infeasible=True)
+        assert torch.allclose(explanation.scores, whole.scores * field)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "gate_scores"])
+def test_a_node_that_receives_nothing(name: str) -> None:
+    model, data = Nodes(), graph(3, nodes=7, edges=12)
+    data.edge_index[1][data.edge_index[1] == 4] = 5
+    method = quick(name, model, divergence="kl")
+    method.fit([data], progress=False)
+    explanation = method.explain(data, index=4, repair=True, allow_infeasible=True)
+    assert not bool(explanation.carried.any())
+    assert not bool(explanation.kept.any())
+    assert (explanation.divergence, explanation.retained, explanation.reopened) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ class GraphMask(Method):
     def choose(self, case: Case) -> Choice:
         """Open gates are kept: locations were read off the original run."""
         assert self.probe is not None
-        locations = case.trace.values
+        locations = case.trace.values.masked_fill(~case.trace.carried, -torch.inf)
         scores = scores_of(locations, hard_concrete.probability_open(locations))
         return Choice(scores, hard_concrete.hard(locations), list(self.probe.baselines))
 

@@ -19,7 +19,7 @@ from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.guest import freeze, guest
-from graphmask.rows import Index, RowsOnly, nodes_read, receptive_field, restrict, rows_of
+from graphmask.rows import Index, RowsOnly, nodes_read, receptive_field, rows_of
 from graphmask.store import Store
 from graphmask.store.columns import Metadata
 from graphmask.store.writing import write
@@ -259,7 +259,7 @@ def _ask_about(case: Case, rows: tuple[int, ...], where: str) -> None:
             stacklevel=5,
         )
         return
-    restrict(trace, field)
+    trace.carried = field
 
 
 def _groups(owner: Tensor, count: int) -> list[Any]:

@@ -60,12 +60,6 @@ class RowsOnly:
         return output[(first + torch.tensor(self.rows, device=output.device)).flatten()]
 
 
-def restrict(trace: Trace, field: Tensor) -> None:
-    """Nothing was seen, and nothing is carried, outside the field."""
-    trace.carried = trace.carried & field
-    trace.values = trace.values.masked_fill(~field, -torch.inf)
-
-
 def receptive_field(trace: Trace, read: Tensor) -> Tensor:
     """bool [L, E]: messages from which the final states of the nodes ``read`` (bool [N]) can be reached.
 

@@ -27,7 +27,7 @@ class Trace:
     sites: tuple[Site, ...]
     edge_map: EdgeMap  #: of the user's edges, for further runs over the same graph
     values: Tensor  #: [L, E] what was read; -inf where the site sends nothing along that edge
-    carried: Tensor  #: bool [L, E]
+    carried: Tensor  #: bool [L, E]; less than what was read where only some rows of the output are asked about
     widths: tuple[int, ...]  #: size of a message, per site
     edge_type: Tensor | None = None  #: [E], from taps that know relations
     edge_graph: Tensor | None = None  #: [E], from taps that know the batch

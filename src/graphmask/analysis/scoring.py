@@ -15,6 +15,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.guest import freeze, guest
 from graphmask.method import Method
+from graphmask.rows import RowsOnly
 
 #: ``score(output, batch)``: one value per output row, or one for the batch (weighed by its rows), or two sums, for
 #: a ratio of sums over all batches such as F1.
@@ -153,8 +154,12 @@ def measures(case: Case, output: Tensor, score: Score | None) -> dict[str, tuple
 def _right(case: Case, output: Tensor) -> Tensor | None:
     """bool [rows] against the labels; None if there are none, or not one per row."""
     labels = batches.tensor(case.batch, "y")
-    if labels is None:
+    if labels is None or not labels.dim():
         return None
+    if isinstance(case.forward, RowsOnly) and len(labels) == case.forward.count:
+        labels = labels[list(case.forward.rows)]
+    elif batches.seeds_of(case.batch) == output.shape[0]:
+        labels = labels[: output.shape[0]]
     yes_or_no = case.divergence.name == "bernoulli" or output.dim() < 2 or output.shape[-1] < 2
     if yes_or_no:
         if output.numel() != output.shape[0] or labels.numel() != output.shape[0]:

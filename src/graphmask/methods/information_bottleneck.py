@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches
+from graphmask import batches, gradients
 from graphmask.capture import Messages, tap
 from graphmask.case import Case, Choice
 from graphmask.methods.amortised import Amortised
@@ -84,6 +84,7 @@ class InformationBottleneck(Amortised):
         torch.set_rng_state(random_state)  # both passes draw the same dropout
         with tap(self.model, noisy, edge_index, probe.sites):
             masked = batches.call(self.forward, self.model, batch)
+        gradients.check_passed(masked, any(len(share) for share in shares.values()))
         loss = self.divergence.own_loss(original, masked).mean()
         price = [part.mean() for part in map(torch.cat, information) if len(part)]
         return loss + self.beta * torch.stack(price).mean() if price else loss

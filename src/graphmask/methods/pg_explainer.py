@@ -86,5 +86,4 @@ class PGExplainer(Amortised):
         return self.divergence.own_loss(trace.output, masked).mean() + price
 
     def choose(self, case: Case) -> Choice:
-        last = case.trace.values[-1].where(case.trace.carried[-1], torch.tensor(-torch.inf))
-        return case.cut(torch.sigmoid(last) * case.trace.carried, self.threshold)
+        return case.cut(torch.sigmoid(case.trace.values[-1]) * case.trace.carried, self.threshold)
