@@ -14,8 +14,10 @@ from torch_geometric.nn import GCN, GraphSAGE
 from torch_geometric.utils import k_hop_subgraph
 
 from graphmask import GraphMask, GraphMaskError
+from graphmask.analysis import layers_dropped
 from graphmask.batches import default_forward
 from graphmask.loaders import KHopLoader
+from graphmask.methods import get
 
 
 def graph(seed: int = 0, nodes: int = 40, edges: int = 90) -> Data:
@@ -150,6 +152,17 @@ def test_fit_and_explain_over_parts_count_seeds_only() -> None:
     assert torch.equal(here.kept, there.kept[:, part.e_id])
     assert int(here.kept.sum()) == int(there.kept.sum())
     assert here.divergence == pytest.approx(there.divergence, abs=1e-6)
+
+
+def test_labels_of_seeds_are_theirs() -> None:
+    torch.manual_seed(0)
+    data, model = graph(), GraphSAGE(5, 8, num_layers=2, out_channels=3).eval()
+    method = get("random")(model, divergence="kl")
+    frame = layers_dropped(method, KHopLoader(data, 2, batch_size=7))
+    full = frame.filter(frame["layer"].is_null() & (frame["measure"] == "accuracy"))["value"].item()
+    with torch.no_grad():
+        right = default_forward(model, data).argmax(1) == data.y
+    assert full == pytest.approx(float(right.double().mean()))
 
 
 def test_parts_of_pygs_own_loader() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from graphmask import batches, masking
+from graphmask import batches, gradients, masking
 from graphmask.batches import Forward, Split
 from graphmask.divergence import Divergence
 from graphmask.edges import EdgeMap
@@ -74,9 +74,11 @@ class Case:
         trace, graph = self.trace, self.split.edge_graph if any(b.dim() > 1 for b in baselines) else None
         if graph is not None and not graph.numel():  # a layer's own self-loops belong to no edge's graph
             baselines, graph = [b[0] if b.dim() > 1 else b for b in baselines], None
-        return masking.run(
+        output = masking.run(
             self.model, self.forward, self.batch, trace.edge_map, trace.sites, gates, baselines, graph_of_edge=graph
         )
+        gradients.check_passed(trace.output, output, gates.requires_grad)
+        return output
 
     @torch.no_grad()
     def run_many(self, gates: Tensor, baselines: Sequence[Tensor]) -> Iterator[Tensor]:

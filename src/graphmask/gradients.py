@@ -31,9 +31,12 @@ def needed() -> Iterator[None]:
         raise GraphMaskError(f"Expected a model that gradients can pass, got one that {why}. {_HINT}") from error
 
 
-def check_passed(output: Tensor, wanted: bool) -> None:
-    """Raise if gradients are wanted of gates but stop before the output."""
-    if wanted and torch.is_grad_enabled() and not output.requires_grad:
+def check_passed(original: Tensor, masked: Tensor, wanted: bool) -> None:
+    """Raise if gradients are wanted of gates, which move the output, but stop before it.
+
+    An output that has no gradient and does not move is that of a model that makes no use of its messages.
+    """
+    if wanted and torch.is_grad_enabled() and not masked.requires_grad and not torch.equal(original, masked):
         raise GraphMaskError(
             "Expected a model that gradients can pass, got one whose output has none: its forward detaches, runs under "
             f"torch.no_grad or torch.inference_mode, or returns a choice (argmax) in place of its scores. {_HINT}"

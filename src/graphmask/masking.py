@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches, gradients
+from graphmask import batches
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site, Visit, check_model, tap
 from graphmask.edges import EdgeMap
@@ -53,7 +53,6 @@ def run(
     with tap(model, by_user_edges(gates, baselines, graph_of_edge), edges, sites) as state:
         output = batches.call(forward, model, batch)
         state.check_complete()
-    gradients.check_passed(output, gates.requires_grad and gates.numel() > 0)
     return output
 
 

@@ -238,7 +238,7 @@ class Probe(nn.Module):
             _set_random_state(random_state, device)
         with tap(model, mask, edge_map, self.sites):
             masked = batches.call(forward, model, batch)
-        gradients.check_passed(masked, any(z.requires_grad and z.numel() for z, _ in answers.values()))
+        gradients.check_passed(original, masked, any(z.requires_grad for z, _ in answers.values()))
         return original, masked, [Gated.join(parts) for parts in gated]
 
 

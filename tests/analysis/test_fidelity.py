@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -80,6 +81,18 @@ def test_by_hand(name: str, outputs: int) -> None:
     # All layers masked, dropped messages replaced by the baseline: that is what the explanations themselves measured.
     certificate = sum(explanation.divergence for explanation in explanations) / len(explanations)
     assert value(enough, None, "baseline", "divergence") == pytest.approx(certificate, rel=1e-9)
+
+
+def test_of_a_store(tmp_path: Path) -> None:
+    method = Fixed(small.Small(), divergence="kl", tolerance=TOLERANCE)
+    loader = [Batch.from_data_list(GRAPHS[:4]), Batch.from_data_list(GRAPHS[4:])]
+    written = method.explain_all(loader, out=tmp_path / "store", progress=False)
+    assert sufficiency(method, loader, written).equals(sufficiency(method, loader))
+    assert characterisation(method, loader, written).equals(characterisation(method, loader))
+    gold = [explanation.kept.any(0) for explanation in written]
+    perfect = ground_truth(written, gold)
+    assert perfect["f1"].to_list() == [1.0, 1.0]
+    assert perfect["auc"].to_list() == [1.0, 1.0]
 
 
 def test_bad_input() -> None:

@@ -63,7 +63,7 @@ def explainer_of(
 @pytest.fixture(scope="module")
 def fitted() -> GraphMask:
     explainer = GraphMask(made(GCN, 4, 8, num_layers=2, out_channels=3), tolerance=0.05)
-    explainer.fit([graph(seed) for seed in range(4)], epochs=15, progress=False)
+    explainer.fit([graph(seed) for seed in range(4)], epochs=6, progress=False)
     return explainer
 
 

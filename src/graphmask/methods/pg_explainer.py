@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import masking
+from graphmask import gradients, masking
 from graphmask.capture import Messages
 from graphmask.case import Case, Choice
 from graphmask.gates import SiteSpec
@@ -80,6 +80,7 @@ class PGExplainer(Amortised):
             z.expand(len(probe.sites), -1),
             [torch.zeros(width) for width in trace.widths],
         )
+        gradients.check_passed(trace.output, masked, True)
         soft = torch.sigmoid(location)
         undecided = -soft * (soft + 1e-15).log() - (1 - soft) * (1 - soft + 1e-15).log()
         price = (self.size * soft + self.entropy * undecided).mean() if soft.numel() else soft.sum()
