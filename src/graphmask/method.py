@@ -124,6 +124,7 @@ class Method(ABC):
         allow_infeasible: bool = False,
         progress: bool = True,
         shard_rows: int | None = None,
+        shard: tuple[int, int] = (0, 1),
     ) -> Store: ...
 
     def explain_all(
@@ -136,6 +137,7 @@ class Method(ABC):
         allow_infeasible: bool = False,
         progress: bool = True,
         shard_rows: int | None = None,
+        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[Explanation] | Store:
         """Explain every graph of every batch, a batch at a time; see `explain`.
 
@@ -149,6 +151,8 @@ class Method(ABC):
             allow_infeasible: explain although `fit` found no state within tolerance.
             progress: show a progress bar where there is ``out``.
             shard_rows: rows per file; the default suits most.
+            shard: (rank, world): this is one of so many processes that write to ``out`` at once, each of which has the
+                whole loader and explains the batches rank, rank + world, ...
         """
         batches.check_loader(loader, "the loader")
         self.check_ready(allow_infeasible)
@@ -158,7 +162,16 @@ class Method(ABC):
 
         if out is not None:
             return write(
-                self, explain, loader, out, repair=repair, metadata=metadata, shard_rows=shard_rows, progress=progress
+                self,
+                explain,
+                loader,
+                out,
+                repair=repair,
+                metadata=metadata,
+                shard_rows=shard_rows,
+                progress=progress,
+                rank=shard[0],
+                world=shard[1],
             )
         if metadata is not None or shard_rows is not None:
             raise GraphMaskError("Expected out=DIR together with metadata or shard_rows, got no folder to write to.")

@@ -46,17 +46,18 @@ def test_the_model_is_untouched_whatever_the_writer_does(
     before = snapshot(explainer.model)
     real, calls = storage.write_bytes, []
 
-    def full(path: Path, content: bytes) -> None:
+    def full(path: Path, content: bytes, tag: str) -> None:
         calls.append(path.name)
-        if len(calls) == 5:
+        if len(calls) == 7:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(path, content)
+        real(path, content, tag)
 
     monkeypatch.setattr(storage, "write_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         explain(explainer, DataLoader(graphs, batch_size=3), tmp_path, shard_rows=1)
     monkeypatch.undo()
-    assert calls == ["store.json", *(f"{kind}-00000{i}.parquet" for i in (0, 1) for kind in ("edges", "graphs"))]
+    kinds = ("edges-00000{}.parquet", "graphs-00000{}.parquet", "shard-00000{}.json")
+    assert calls == ["store.json", *(kind.format(number) for number in (0, 1) for kind in kinds)]
     assert_same(before, snapshot(explainer.model))
     with pytest.raises(ZeroDivisionError):
         explain(explainer, DataLoader(graphs, batch_size=3), tmp_path / "x", metadata=lambda batch: 1 // 0)
@@ -109,7 +110,7 @@ def test_iterating_holds_one_shard_at_most(tmp_path: Path, monkeypatch: pytest.M
 def test_files_describe_themselves(whole: Path) -> None:
     for name, schema in zip(("graphs", "edges"), columns.schemas("float32"), strict=True):
         found = pq.read_schema(whole / f"{name}-000000.parquet")
-        assert found.metadata[b"graphmask_schema_version"] == b"1"
+        assert found.metadata[b"graphmask_schema_version"] == b"2"
         assert found.equals(schema, check_metadata=False)
         for column in schema:
             assert len(column.metadata[b"description"]) > 4

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from torch_geometric.loader import DataLoader
 
 import graphmask
 from graphmask import GraphMask, GraphMaskError, methods, store
-from graphmask.store import files, identity
+from graphmask.store import files, identity, safety
 from laws.cases import BY_NAME
 from laws.support import QUICK, fitted
 from laws.untouched import assert_same, snapshot
@@ -202,24 +201,30 @@ def test_damaged_shards(name: str, whole: Path, tmp_path: Path) -> None:
         with pytest.raises(GraphMaskError, match=rf"{name}, found a truncated or foreign file"):
             store.open(path.parent)
         refuse("truncated or foreign", gcn(), some_batches(), path.parent)
-    pl.DataFrame({"a": [1]}).write_parquet(path)
-    with pytest.raises(GraphMaskError, match=rf"{name}, found a Parquet file of another kind"):
-        store.open(path.parent)
-    path.write_bytes(content[:4] + bytes(len(content) // 3) + content[4 + len(content) // 3 :])
-    with pytest.raises(GraphMaskError, match="truncated or foreign"):
-        list(store.open(path.parent))  # a whole footer, but nothing above it
+    for place in (4, len(content) // 2, len(content) - 5):  # a bit of the data, and of the footer
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        opened = store.open(path.parent)
+        for look in (lambda: list(opened), opened.verify, lambda: getattr(opened, name.split("-")[0])):  # noqa: B023
+            with pytest.raises(GraphMaskError, match=rf"{name} as it was written, found it altered"):
+                look()
+    path.write_bytes(content)
+    store.open(path.parent).verify()
 
 
 def test_shards_that_are_missing_or_another_s(whole: Path, tmp_path: Path) -> None:
     copy = copied(whole, tmp_path)
     (copy / "edges-000000.parquet").unlink()
-    with pytest.raises(GraphMaskError, match=r"Expected 2 shards in .*, found no edges-000000\.parquet"):
+    with pytest.raises(GraphMaskError, match=r"Expected all files of a store in .*, found no edges-000000\.parquet"):
         store.open(copy)
     shutil.copy(whole / "edges-000001.parquet", copy / "edges-000000.parquet")
-    with pytest.raises(GraphMaskError, match=r"Expected shard 0 of .* to begin at graph 0, found one of another store"):
+    with pytest.raises(GraphMaskError, match=r"bytes in the shard of a store at .*edges-000000\.parquet"):
         store.open(copy)
-    (copy / "graphs-000000.parquet").unlink()
-    with pytest.raises(GraphMaskError, match=r"Expected 1 shards in .*, found no graphs-000000\.parquet"):
+    shutil.copy(whole / "edges-000000.parquet", copy)
+    for kind in ("graphs", "edges"):
+        shutil.copy(copy / f"{kind}-000001.parquet", copy / f"{kind}-000002.parquet")
+    assert len(store.open(copy)) == 15  # without its piece of the manifest it is none
+    shutil.copy(copy / "shard-000001.json", copy / "shard-000002.json")
+    with pytest.raises(GraphMaskError, match=r"Expected every batch once in .*, found batch 2 twice, again in graphs-"):
         store.open(copy)
 
 
@@ -234,16 +239,17 @@ def test_a_description_that_does_not_fit(whole: Path, tmp_path: Path) -> None:
 
 def test_a_newer_schema_is_refused(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = copied(whole, tmp_path)
-    monkeypatch.setattr(files, "VERSION", 2)
+    for module in (files, safety):
+        monkeypatch.setattr(module, "VERSION", 3)
     explain(gcn(), some_batches(), tmp_path / "newer")
     monkeypatch.undo()
     for place in (tmp_path / "newer", copy):
         with pytest.raises(
-            GraphMaskError, match=r"Expected version 1 of the store's schema at .*, found '?2'?\. Install"
+            GraphMaskError, match=r"Expected version 1 or 2 of the store's schema at .*, found '?3'?\. Install"
         ):
             store.open(place)
-        shutil.copy(tmp_path / "newer" / "graphs-000001.parquet", copy)
-        refuse("Expected version 1 of the store's schema", gcn(), some_batches(), place)
+        shutil.copy(tmp_path / "newer" / "shard-000001.json", copy)
+        refuse("Expected version 1 or 2 of the store's schema", gcn(), some_batches(), place)
 
 
 def test_indices(whole: Path) -> None:

@@ -45,17 +45,23 @@ from graphmask import load, storage
 from laws.cases import BY_NAME
 
 real = storage.{module}{function}
-def stopping(*arguments):
+def stopping(*arguments, **options):
     if {at!r} in str(arguments[-1 if {last} else 0]):
         print("now", flush=True)
         time.sleep(60)
-    return real(*arguments)
+    return real(*arguments, **options)
 storage.{module}{function} = stopping
 explainer = load({fit!r}, BY_NAME["GCN"].model())
 explainer.explain_all(support.some_batches(), out={out!r}, allow_infeasible=True, shard_rows=60)
 """
 STOPS = {
-    "between its two files": ("", "write_bytes", "graphs-000001", False, ["edges-000001.parquet"]),
+    "before its piece of the manifest": (
+        "",
+        "write_bytes",
+        "shard-000001",
+        False,
+        ["edges-000001.parquet", "graphs-000001.parquet"],
+    ),
     "before a file is renamed": ("os.", "replace", "edges-000001", True, [".edges-000001.parquet.tmp"]),
 }
 
@@ -82,7 +88,8 @@ def test_killed_and_resumed_is_never_killed(stop: str, whole: Path, tmp_path: Pa
         process.send_signal(signal.SIGKILL)
         assert process.wait(30) == -signal.SIGKILL
     names = [re.sub(r"(?<=parquet\.).*", "tmp", path.name) for path in out.iterdir()]
-    assert sorted(names) == sorted([*left, "store.json", "graphs-000000.parquet", "edges-000000.parquet"])
+    shard = ["graphs-000000.parquet", "edges-000000.parquet", "shard-000000.json"]
+    assert sorted(names) == sorted([*left, *shard, "store.json", ".writer-0-of-1.lock"])
 
     partial = store.open(out)  # what is whole can be read
     assert not partial.complete

@@ -40,14 +40,16 @@ class Random:
 
     graphs: int
     seed: int
+    at_once: int = 0
 
     def __len__(self) -> int:
-        return -(-self.graphs // AT_ONCE)
+        return -(-self.graphs // (self.at_once or AT_ONCE))
 
     def __iter__(self) -> Iterator[Data]:
+        at_once = self.at_once or AT_ONCE
         for number in range(len(self)):
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-            count = min(AT_ONCE, self.graphs - number * AT_ONCE)
+            count = min(at_once, self.graphs - number * at_once)
             sizes = torch.randint(FEWEST_EDGES, MOST_EDGES + 1, (count,), generator=generator)
             edges = int(sizes.sum())
             carried = torch.rand(LAYERS, edges, generator=generator) < 0.95

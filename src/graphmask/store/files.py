@@ -1,43 +1,85 @@
-"""The files of a store: `store.json`, and shards in Parquet that say what they are."""
+"""The files of a store: `store.json`, and shards in Parquet, each with a piece of the manifest that makes it count."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from graphmask import storage
 from graphmask.errors import GraphMaskError
+from graphmask.store.safety import VERSION, check_kind, check_version, readable, regular
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VERSION = 1
 DESCRIPTION = "store.json"
-#: What is read at least to get at one row.
+#: What is read at least to get at one row; a group of graphs with large outputs is of fewer rows.
 ROWS_AT_ONCE = {"graphs": 1 << 12, "edges": 1 << 16}
-_NAME = re.compile(r"store\.json|(graphs|edges)-\d{6}\.parquet")
+BYTES_AT_ONCE = 1 << 28
+_NAME = re.compile(r"(graphs|edges|shard)-(?:g(\d+)-)?(?:r(\d+)-)?(\d{6,})\.(?:parquet|json)")
+
+
+class Name(NamedTuple):
+    """Who wrote a shard, and its number among those of the same writer."""
+
+    generation: int  #: how often the store had been compacted
+    rank: int
+    number: int
+
+    def path(self, folder: Path, kind: str) -> Path:
+        made_by = f"g{self.generation}-" * bool(self.generation) + f"r{self.rank}-" * bool(self.rank)
+        return folder / f"{kind}-{made_by}{self.number:06}.{'json' if kind == 'shard' else 'parquet'}"
+
+
+class Run(NamedTuple):
+    """Batches of the loader one after the other."""
+
+    batch: int  #: number of the first
+    batches: int
+    graphs: int
+
+
+def extend(runs: list[Run], run: Run) -> None:
+    last = runs[-1] if runs else None
+    if last is not None and last.batch + last.batches == run.batch:
+        runs[-1] = Run(last.batch, last.batches + run.batches, last.graphs + run.graphs)
+    else:
+        runs.append(run)
+
+
+class Sum(NamedTuple):
+    """By which a file is known to be as it was written."""
+
+    bytes: int
+    hash: str
 
 
 @dataclass
 class Shard:
     """A pair of files that is there as a whole."""
 
+    name: Name
     graphs: Path
     edges: Path
-    first: int  #: number of its first graph
+    first: int  #: what its files call the first graph
     count: int  #: graphs
     rows: int  #: of edges
-    batches: list[str]  #: hashes of the batches it was made from
+    runs: list[Run]  #: of batches that it was made from
+    batches: list[str]  #: their hashes
     dtypes: dict[str, str | None]  #: of the tensors that the columns were made from
+    sums: dict[str, Sum]  #: of graphs and edges; none in version 1
+
+    def contents(self) -> dict[int, str]:
+        """Hashes by the number of the batch."""
+        numbers = (run.batch + place for run in self.runs for place in range(run.batches))
+        return dict(zip(numbers, self.batches, strict=True))
 
 
 def require() -> None:
@@ -48,90 +90,148 @@ def require() -> None:
         raise GraphMaskError("Expected pyarrow and polars to be installed. Try: pip install graphmask[store]") from None
 
 
-def parse(text: str | bytes, path: Path) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise GraphMaskError(f"Expected JSON at {path}, found a truncated or foreign file.") from None
-
-
 def describe(folder: Path) -> dict[str, Any]:
     """What `store.json` says."""
     path = folder / DESCRIPTION
-    description = parse(path.read_bytes(), path)
+    regular(path)
+    description = storage.read_json(path)
     if not isinstance(description, dict) or description.get("graphmask") != "store":
         raise GraphMaskError(f"Expected the description of a store at {path}, found a foreign file.")
-    _check_version(description.get("schema_version"), path)
+    check_version(description.get("schema_version"), path)
+    with storage.understood(path, "store"):
+        description["generation"] = _whole(description.get("generation", 0))
     return description
 
 
-def write_description(folder: Path, description: dict[str, Any]) -> None:
-    storage.write_bytes(folder / DESCRIPTION, json.dumps(description, indent=1).encode())
-
-
-def _check_version(found: Any, path: Path) -> None:
-    if str(found) != str(VERSION):
-        raise GraphMaskError(
-            f"Expected version {VERSION} of the store's schema at {path}, found {found!r}. "
-            "Install the version of graphmask that wrote it."
-        )
+def write_description(folder: Path, description: dict[str, Any], rank: int = 0) -> None:
+    storage.write_bytes(folder / DESCRIPTION, json.dumps(description, indent=1).encode(), tag=f"r{rank}.")
 
 
 # Shards ------------------------------------------------------------------------------------------------------
 
 
-def paths(folder: Path, number: int) -> tuple[Path, Path]:
-    return folder / f"graphs-{number:06}.parquet", folder / f"edges-{number:06}.parquet"
-
-
-def write_shard(folder: Path, number: int, graphs: pa.Table, edges: pa.Table, shard: dict[str, Any]) -> None:
-    """Edges first: where the graphs are, the shard is whole."""
+def write_shard(folder: Path, name: Name, graphs: pa.Table, edges: pa.Table, shard: dict[str, Any]) -> None:
+    """The manifest's piece last: where it is, the shard is whole."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    beside, path = paths(folder, number)
-    for name, table, at in (("edges", edges, path), ("graphs", graphs, beside)):
+    sums = {}
+    for kind, table in (("edges", edges), ("graphs", graphs)):
         header = {
-            "graphmask_table": name,
+            "graphmask_table": kind,
             "graphmask_schema_version": str(VERSION),
             "graphmask_version": version("graphmask"),
-            "graphmask_shard": json.dumps({**shard, "edges": edges.num_rows}),
         }
-        content = pa.BufferOutputStream()
-        whole = table.replace_schema_metadata(header)
-        pq.write_table(whole, content, compression="zstd", row_group_size=ROWS_AT_ONCE[name])
-        storage.write_bytes(at, content.getvalue().to_pybytes())
+        buffer = pa.BufferOutputStream()
+        rows = min(ROWS_AT_ONCE[kind], max(BYTES_AT_ONCE * table.num_rows // max(table.nbytes, 1), 1))
+        pq.write_table(table.replace_schema_metadata(header), buffer, compression="zstd", row_group_size=rows)
+        content = buffer.getvalue()
+        storage.write_bytes(name.path(folder, kind), content, tag=f"r{name.rank}.")
+        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        sums[kind] = {"rows": table.num_rows, "bytes": content.size, "hash": digest}
+    piece = {"graphmask": "shard", "schema_version": VERSION, **shard, **sums}
+    storage.write_bytes(name.path(folder, "shard"), json.dumps(piece).encode(), tag=f"r{name.rank}.")
 
 
-def shards(folder: Path) -> list[Shard]:
-    """The shards that are whole, from their footers."""
+def shards(folder: Path, generation: int) -> list[Shard]:
+    """Those that are whole, in the order of their first batches."""
+    names = {kind: set(found) for kind, found in listed(folder).items()}
+    found = _first_version(folder, sorted(names["graphs"] - names["shard"])) if generation == 0 else []
+    found += [_shard(folder, name) for name in names["shard"] if name.generation == generation]
+    return sorted(found, key=lambda shard: (shard.runs[0].batch, shard.name))
+
+
+def listed(folder: Path) -> dict[str, list[Name]]:
+    """By kind the names of all files that could be a shard's."""
+    found: dict[str, list[Name]] = {"graphs": [], "edges": [], "shard": []}
+    for path in folder.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            kind, *numbers = match.groups()
+            name = Name(*(int(number or 0) for number in numbers))
+            if name.path(folder, kind) == path:  # one way to spell each
+                found[kind].append(name)
+    return found
+
+
+def _shard(folder: Path, name: Name) -> Shard:
+    path = name.path(folder, "shard")
+    regular(path)
+    piece = storage.read_json(path)
+    if not isinstance(piece, dict) or piece.get("graphmask") != "shard":
+        raise GraphMaskError(f"Expected a piece of a store's manifest at {path}, found a foreign file.")
+    check_version(piece.get("schema_version"), path)
+    with storage.understood(path, "store"):
+        rows, sums = {}, {}
+        for kind in ("graphs", "edges"):
+            rows[kind] = _whole(piece[kind]["rows"])
+            sums[kind] = Sum(_whole(piece[kind]["bytes"]), str(piece[kind]["hash"]))
+            _check_size(name.path(folder, kind), sums[kind].bytes)
+        runs = [Run(*map(_whole, run)) for run in piece["runs"]]
+        if not runs or min(run.batches for run in runs) < 1 or sum(run.graphs for run in runs) != rows["graphs"]:
+            raise TypeError("runs of batches that have other graphs")
+        if sum(run.batches for run in runs) != len(piece["batches"]):
+            raise TypeError("runs of other batches")
+        return Shard(
+            name,
+            name.path(folder, "graphs"),
+            name.path(folder, "edges"),
+            _whole(piece["first"]),
+            rows["graphs"],
+            rows["edges"],
+            runs,
+            [str(content) for content in piece["batches"]],
+            {key: None if kind is None else str(kind) for key, kind in piece["dtypes"].items()},
+            sums,
+        )
+
+
+def _check_size(path: Path, size: int) -> None:
+    found = regular(path)
+    if found != size:
+        raise GraphMaskError(
+            f"Expected {size} bytes in the shard of a store at {path}, found a truncated or foreign file of {found}. "
+            "Make the store anew."
+        )
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise TypeError(f"expected a number from 0 on, found {value!r:.40}")
+    return value
+
+
+def _first_version(folder: Path, names: list[Name]) -> list[Shard]:
+    """Shards of version 1 follow one another; of those of version 2, a piece that is missing says: not whole."""
     import pyarrow.parquet as pq
 
     found: list[Shard] = []
-    count = sum(bool(re.fullmatch(r"graphs-\d{6}\.parquet", path.name)) for path in folder.iterdir())
-    for number in range(count):
-        sizes: list[int] = []
-        header: dict[bytes, bytes] = {}
-        for path in paths(folder, number):
-            if not path.exists():
-                raise GraphMaskError(f"Expected {count} shards in {folder}, found no {path.name}. Make the store anew.")
-            with _readable(path):
-                footer = pq.read_metadata(path)
-            header = footer.metadata or {}
-            if header.get(b"graphmask_table", b"").decode() != path.name.split("-")[0]:
-                raise GraphMaskError(f"Expected a shard of a store at {path}, found a Parquet file of another kind.")
-            _check_version(header.get(b"graphmask_schema_version", b"").decode(), path)
-            sizes.append(footer.num_rows)
-        graphs, edges = paths(folder, number)
-        with storage.understood(edges, "store"):
-            shard = parse(header[b"graphmask_shard"], edges)
+    for name in names:
+        graphs, edges = name.path(folder, "graphs"), name.path(folder, "edges")
+        if name.generation or name.rank:
+            continue
+        regular(graphs)
+        with readable(graphs):
+            footer = pq.read_metadata(graphs)
+        check_kind(footer.metadata, graphs, "graphs")
+        if (footer.metadata or {})[b"graphmask_schema_version"] != b"1":
+            continue
+        regular(edges)
+        with readable(edges):
+            rows = pq.read_metadata(edges).num_rows
+        with storage.understood(graphs, "store"):
+            shard = storage.parse_json(footer.metadata[b"graphmask_shard"], graphs)
             first = found[-1].first + found[-1].count if found else 0
-            if (shard["first"], shard["edges"]) != (first, sizes[1]):
+            if name.number != len(found) or (shard["first"], shard["edges"]) != (first, rows):
                 raise GraphMaskError(
-                    f"Expected shard {number} of {folder} to begin at graph {first}, found one of another store. Make "
-                    "the store anew."
+                    f"Expected shard {len(found)} of {folder} to begin at graph {first}, found one of another store, "
+                    f"{graphs.name}. Make the store anew."
                 )
-            found.append(Shard(graphs, edges, first, sizes[0], sizes[1], shard["batches"], shard["dtypes"]))
+            batch = sum(len(before.batches) for before in found)
+            run = Run(batch, len(shard["batches"]), footer.num_rows)
+            found.append(
+                Shard(name, graphs, edges, first, footer.num_rows, rows, [run], shard["batches"], shard["dtypes"], {})
+            )
     return found
 
 
@@ -139,7 +239,9 @@ def rows(path: Path, start: int, stop: int, columns: list[str] | None = None) ->
     """Rows ``start`` to ``stop``, by no more row groups than they lie in."""
     import pyarrow.parquet as pq
 
-    with _readable(path), pq.ParquetFile(path) as file:
+    # Text as a dictionary: a thousand times the same long text is no thousand texts in memory.
+    text = ["metadata"] if path.name.startswith("graphs") else None
+    with readable(path), pq.ParquetFile(path, read_dictionary=text) as file:
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         ends = np.cumsum(sizes, dtype=int)
         if start == stop:
@@ -149,57 +251,26 @@ def rows(path: Path, start: int, stop: int, columns: list[str] | None = None) ->
         return table.slice(start - int(ends[first] - sizes[first]), stop - start)
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise GraphMaskError(
-            f"Expected a shard of a store at {path}, found a truncated or foreign file ({error}). Make the store anew."
-        ) from None
+# What a writer finds in its folder -----------------------------------------------------------------------------
 
 
-# A folder to write to ------------------------------------------------------------------------------------------
+def sweep(folder: Path, generations: set[int], rank: int, world: int) -> None:
+    """Delete what was left by a kill: temporary files of this rank, and shards of other generations than these.
 
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Nobody else writes to the folder meanwhile, where the system can tell; a kill unlocks it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise GraphMaskError(f"Expected a folder to write to at {folder}, found a file.") from None
-    try:
-        import fcntl
-    except ImportError:  # not a Unix
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise GraphMaskError(
-                f"Expected to write to {folder} alone, found another process at it. Wait for it, or write elsewhere."
-            ) from None
-        except OSError:
-            pass  # a network file system without locks
-        yield
-    finally:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough: a loader's workers have the handle too
-        os.close(handle)
-
-
-def sweep(folder: Path) -> None:
-    """Delete temporary files of writes that were killed."""
+    Rank 0 also takes those of ranks that are no more.
+    """
     for path in folder.iterdir():
-        if path.name.startswith(".") and _NAME.match(path.name[1:]):
-            path.unlink()
+        match = re.fullmatch(r"\.(.+?\.(?:json|parquet))\.(?:r(\d+)\.)?[^.]+", path.name)
+        if match and (_NAME.fullmatch(match[1]) or match[1] == DESCRIPTION):
+            owner = int(match[2] or 0)
+            if owner == rank or (rank == 0 and owner >= world):
+                path.unlink(missing_ok=True)
+    for kind, names in listed(folder).items():
+        for name in names:
+            if name.generation not in generations:
+                name.path(folder, kind).unlink(missing_ok=True)
 
 
 def strangers(folder: Path) -> list[str]:
     """Files with names of a store's."""
-    return sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
+    return sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name) or path.name == DESCRIPTION)

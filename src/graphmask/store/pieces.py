@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from graphmask import storage
-from graphmask.store import files
 
 if TYPE_CHECKING:
     from graphmask.explanation import Explanation
@@ -41,12 +40,11 @@ def pieces(store: Store, edges: int, graphs: int) -> Iterator[list[Piece]]:
     """All of a store, so many edges or graphs (the last graph's edges may be beyond) at a time, across shards."""
     waiting: list[Piece] = []
     room_for_edges, room_for_graphs = edges, graphs
-    for at, shard in enumerate(store.shards):
+    for at, start, end, _ in store.spans:
         ends = store.rows_of(at) // len(store.structure)  # [graphs + 1] edges before each graph
-        start = 0
-        while start < shard.count:
+        while start < end:
             enough = int(np.searchsorted(ends, ends[start] + room_for_edges))  # graphs with which there are
-            stop = min(enough, start + room_for_graphs, shard.count)
+            stop = min(enough, start + room_for_graphs, end)
             waiting.append(_piece(store, at, start, stop))
             room_for_edges -= int(ends[stop] - ends[start])
             room_for_graphs -= stop - start
@@ -62,7 +60,7 @@ def _piece(store: Store, at: int, start: int, stop: int) -> Piece:
     shard, sites = store.shards[at], len(store.structure)
     rows = torch.from_numpy(store.rows_of(at)[start : stop + 1])
     column = store.edge_columns(at, start, stop)
-    nodes = files.rows(shard.graphs, start, stop, ["num_nodes"])["num_nodes"]
+    nodes = store.rows(at, "graphs", start, stop, ["num_nodes"])["num_nodes"]
     counts = rows.diff() // sites
     # Rows are by graph, then layer, then edge; here layers come first.
     graph = torch.arange(len(counts)).repeat_interleave(counts)

@@ -18,29 +18,47 @@ from graphmask import storage
 from graphmask.capture import Site
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
-from graphmask.store import files
+from graphmask.store import columns, files, order, safety
 from graphmask.store.columns import dtype_of
 from graphmask.store.files import Shard
+from graphmask.store.recent import Recent
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa
 
-#: Columns of the graphs that an explanation works out by itself.
-_DERIVED = ("graph", "original", "masked", "prediction", "label", "faithful", "retained")
+#: Columns of the graphs that an explanation works out by itself, or that are looked at one by one.
+_DERIVED = ("graph", "original", "masked", "prediction", "label", "faithful", "retained", "metadata")
 
 
 def open(path: str | Path) -> Store:
-    """The explanations that ``explain_all(loader, out=path)`` has written so far."""
+    """The explanations that ``explain_all(loader, out=path)`` has written so far.
+
+    Several processes may be writing: what they have finished is read as one store, in the order of the loader. A
+    graph's number is its place in this order, and grows as long as batches before it are missing.
+    """
     files.require()
     folder = Path(path)
     if not (folder / files.DESCRIPTION).is_file():
         found = f"a folder without {files.DESCRIPTION}" if folder.is_dir() else "no such folder"
         raise GraphMaskError(f"Expected a store of explanations at {folder}, found {found}.")
-    description, shards = files.describe(folder), files.shards(folder)
-    if not shards:
+    store = read(folder)
+    if not store.shards:
         raise GraphMaskError(
             f"Expected at least one complete shard in {folder}, found none. Run explain_all(loader, out=...) again."
         )
+    return store
+
+
+def read(folder: Path) -> Store:
+    """Also where there is no shard yet."""
+    description = files.describe(folder)
+    try:
+        shards = files.shards(folder, description["generation"])
+    except GraphMaskError:
+        if files.describe(folder)["generation"] != description["generation"]:
+            return read(folder)  # compacted just now
+        raise
     with storage.understood(folder / files.DESCRIPTION, "store"):
         return Store(folder, description, shards)
 
@@ -62,8 +80,14 @@ class Store:
         self.tolerance: float = description["tolerance"]
         self.baselines = shared_baselines(description)  #: per site, of graphs that have none of their own
         self.shards = shards
+        self.spans = order.spans(shards)  #: where the graphs lie, in their order
         self.complete: bool = description["graphs"] == len(self)  #: False where a run was cut short
-        self._located: tuple[int, np.ndarray[Any, Any]] | None = None
+        self._schemas = dict(zip(("graphs", "edges"), columns.schemas(description["output"]), strict=True))
+        self._checked: set[Path] = set()
+        # Shards that several processes wrote lie in each other: as many are kept at hand.
+        self._at_once = order.at_once(self.spans)
+        self._located: Recent[int, np.ndarray[Any, Any]] = Recent(self._at_once)
+        self._blocks: Recent[tuple[Path, str], tuple[int, pa.Table]] = Recent(4 * self._at_once)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -72,31 +96,69 @@ class Store:
 
     @property
     def edges(self) -> pl.LazyFrame:
-        """One row per graph, layer and edge that the layer carries; read when it is collected."""
+        """One row per graph, layer and edge that the layer carries; read when it is collected.
+
+        Rows are in the order of the loader where one process wrote the store, or `compact` did.
+        """
         import polars as pl
 
-        return _scan([shard.edges for shard in self.shards]).filter(pl.col("carried")).drop("carried")
+        return self._frame("edges").filter(pl.col("carried")).drop("carried")
 
     @property
     def graphs(self) -> pl.LazyFrame:
         """One row per graph: its certificate, what the model said, and the user's notes."""
-        return _scan([shard.graphs for shard in self.shards])
+        return self._frame("graphs")
+
+    def _frame(self, kind: str) -> pl.LazyFrame:
+        import polars as pl
+
+        other = order.numbers(self.spans, self.shards)
+        same: list[Path] = []
+        frames: list[pl.LazyFrame] = []
+        for at in range(len(self.shards)):
+            path = self._file(at, kind)
+            if at not in other:
+                same.append(path)
+                continue
+            frames += [_scan(same)] if same else []
+            frames.append(_renumbered(_scan([path]), other[at], self.shards[at].first))
+            same = []
+        frames += [_scan(same)] if same else []
+        return pl.concat(frames)
+
+    def verify(self) -> None:
+        """Raise unless all files are as they were written; what is read is verified anyway, when it is first read."""
+        for at in range(len(self.shards)):
+            for kind in ("graphs", "edges"):
+                self._file(at, kind)
+
+    def _file(self, at: int, kind: str) -> Path:
+        """Verified before anything of it is decoded."""
+        shard = self.shards[at]
+        path: Path = getattr(shard, kind)
+        if path not in self._checked:
+            if kind in shard.sums:
+                safety.check_hash(path, shard.sums[kind].hash)
+            rows = shard.count if kind == "graphs" else shard.rows
+            safety.check_footer(path, kind, rows, self._schemas[kind])
+            self._checked.add(path)
+        return path
 
     def __repr__(self) -> str:
         state = "" if self.complete else "; cut short, run explain_all again to go on"
         return f"Store({str(self.path)!r}: {len(self)} graphs by {self.method} at {', '.join(self.sites)}{state})"
 
     def __len__(self) -> int:
-        return self.shards[-1].first + self.shards[-1].count
+        return sum(shard.count for shard in self.shards)
 
     def __getitem__(self, graph: int) -> Explanation:
         number = operator.index(graph)
         number += len(self) if number < 0 else 0
         if not 0 <= number < len(self):
             raise IndexError(f"Expected a graph from 0 to {len(self) - 1}, got {graph}.")
-        at = bisect_right(self.shards, number, key=lambda shard: shard.first) - 1
-        start = number - self.shards[at].first
-        return next(self.read(at, start, start + 1))
+        span = self.spans[bisect_right(self.spans, number, key=lambda span: span.first) - 1]
+        start = span.start + number - span.first
+        return next(self.read(span.shard, start, start + 1))
 
     def __iter__(self) -> Iterator[Explanation]:
         for at, start, stop in self._spans():
@@ -106,38 +168,39 @@ class Store:
         """So many explanations, drawn evenly without repetition, in the order of the store; all if there are fewer."""
         numbers = range(len(self))
         drawn = sorted(Random(seed).sample(numbers, count)) if count < len(self) else numbers
+        first = 0
         for at, start, stop in self._spans():
-            first = self.shards[at].first
-            here = drawn[bisect_left(drawn, first + start) : bisect_left(drawn, first + stop)]
+            here = drawn[bisect_left(drawn, first) : bisect_left(drawn, first + stop - start)]
             if here:
-                yield from self.read(at, start, stop, [number - first - start for number in here])
+                yield from self.read(at, start, stop, [number - first for number in here])
+            first += stop - start
 
     def _spans(self) -> Iterator[tuple[int, int, int]]:
         """Number of a shard, first graph, and the one after the last: as many as are read at once."""
         step = files.ROWS_AT_ONCE["graphs"]
-        for at, shard in enumerate(self.shards):
-            for start in range(0, shard.count, step):
-                yield at, start, min(start + step, shard.count)
+        for at, begin, end, _ in self.spans:
+            for start in range(begin, end, step):
+                yield at, start, min(start + step, end)
 
     def read(self, at: int, start: int, stop: int, only: list[int] | None = None) -> Iterator[Explanation]:
         """The explanations ``start`` to ``stop`` of a shard, or of these ``only`` some, counted from ``start``."""
         shard, sites = self.shards[at], len(self.structure)
         sizes = np.diff(self.rows_of(at)[start : stop + 1]).tolist()
         column = self.edge_columns(at, start, stop)
-        graphs = files.rows(shard.graphs, start, stop)
+        graphs = self.rows(at, "graphs", start, stop)
         graphs = graphs if only is None else graphs.take(only)
         with storage.understood(shard.graphs, "store"):
             index, kind, output = (dtype_of(shard.dtypes[name]) for name in ("edge_index", "edge_type", "output"))
             ends = torch.stack([column.pop("source"), column.pop("target")]).to(index).split(sizes, 1)
             parts = {name: values.split(sizes) for name, values in column.items()}
-            rows = graphs.drop_columns(list(_DERIVED)).to_pylist()
+            rows, texts = graphs.drop_columns(list(_DERIVED)).to_pylist(), graphs["metadata"]
             lengths = [prod(row["shape"]) for row in rows]
             outputs = [_values(graphs[name]).to(output).split(lengths) for name in ("original", "masked")]
         del graphs, column
         for place, (number, row) in enumerate(zip(only or range(stop - start), rows, strict=True)):
             with storage.understood(shard.graphs, "store"):
                 count, shape = row.pop("num_edges"), row.pop("shape")
-                notes, own, index = row.pop("metadata"), row.pop("baselines"), row.pop("index", None)
+                notes, own, index = texts[place].as_py(), row.pop("baselines"), row.pop("index", None)
                 kept, scores, carried = (parts[n][number].view(sites, count) for n in ("kept", "score", "carried"))
                 # Copies, so that whoever keeps one explanation does not keep its shard.
                 explanation = Explanation(
@@ -150,7 +213,7 @@ class Store:
                     structure=self.structure,
                     baselines=self.baselines if own is None else self._as_baselines(own),
                     edge_type=None if kind is None else parts["type"][number][:count].to(kind, copy=True),
-                    info={} if notes is None else files.parse(notes, shard.graphs),
+                    info={} if notes is None else storage.parse_json(notes, shard.graphs),
                     index=None if index is None else tuple(index),
                     **row,
                 )
@@ -161,25 +224,40 @@ class Store:
         shard, rows = self.shards[at], self.rows_of(at)
         names = ["source", "target", "score", "kept", "carried"]
         names += [] if shard.dtypes["edge_type"] is None else ["type"]
-        edges = files.rows(shard.edges, int(rows[start]), int(rows[stop]), names)
+        edges = self.rows(at, "edges", int(rows[start]), int(rows[stop]), names)
         with storage.understood(shard.edges, "store"):
             return {name: torch.from_numpy(edges[name].to_numpy().copy()) for name in names}
 
     def _as_baselines(self, own: list[list[float]]) -> tuple[Tensor, ...]:
         return tuple(torch.tensor(v, dtype=b.dtype) for v, b in zip(own, self.baselines, strict=True))
 
+    def rows(self, at: int, kind: str, start: int, stop: int, names: list[str] | None = None) -> pa.Table:
+        """Of a shard's table, ``start`` to ``stop``."""
+        path = self._file(at, kind)
+        if self._at_once == 1:
+            return files.rows(path, start, stop, names)
+        # Spans are short here, and follow one another in each shard: what lies around them is read once.
+        key = (path, ",".join(names or ()))
+        first, block = self._blocks.get(key) or (0, None)
+        if block is None or not first <= start <= stop <= first + block.num_rows:
+            most = self.shards[at].count if kind == "graphs" else self.shards[at].rows
+            end = min(max(stop, start + files.ROWS_AT_ONCE[kind]), most)
+            first, block = self._blocks[key] = start, files.rows(path, start, end, names)
+        return block.slice(start - first, stop - start)
+
     def rows_of(self, at: int) -> np.ndarray[Any, Any]:
         """[graphs + 1] where each graph's rows begin in the shard's edges."""
-        if self._located is None or self._located[0] != at:
+        if at not in self._located:
             shard = self.shards[at]
-            edges = files.rows(shard.graphs, 0, shard.count, ["num_edges"])["num_edges"].to_numpy()
+            sizes = files.rows(self._file(at, "graphs"), 0, shard.count, ["num_nodes", "num_edges"])
+            nodes, edges = (sizes[name].to_numpy() for name in ("num_nodes", "num_edges"))
             starts = np.concatenate([[0], np.cumsum(len(self.structure) * edges)])
-            if starts[-1] != shard.rows:
+            if starts[-1] != shard.rows or (np.diff(starts) < 0).any() or not ((nodes >= 0) & (nodes < 1 << 31)).all():
                 raise GraphMaskError(
                     f"Expected {starts[-1]} rows in {shard.edges}, found {shard.rows}. Make the store anew."
                 )
-            self._located = (at, starts)
-        return self._located[1]
+            self._located[at] = starts
+        return self._located[at]
 
 
 def shared_baselines(description: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -191,6 +269,15 @@ def _scan(paths: list[Path]) -> pl.LazyFrame:
 
     # The names are taken as they are, brackets and equals signs in them included.
     return pl.scan_parquet(paths, glob=False, hive_partitioning=False)
+
+
+def _renumbered(frame: pl.LazyFrame, numbers: np.ndarray[Any, Any], first: int) -> pl.LazyFrame:
+    import polars as pl
+
+    def of_store(graph: pl.Series) -> pl.Series:
+        return pl.Series(numbers[graph.to_numpy() - first])
+
+    return frame.with_columns(pl.col("graph").map_batches(of_store, return_dtype=pl.Int64, is_elementwise=True))
 
 
 def _values(column: Any) -> Tensor:
