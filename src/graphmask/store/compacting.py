@@ -95,8 +95,8 @@ class _Merger:
         self.dtypes = shard.dtypes
         first = self.first + self.count
         graphs, edges = self.store.rows(at, "graphs", start, stop), self.store.rows(at, "edges", begin, end)
-        moved = first - shard.first - start
-        self.tables.append((_moved(graphs, moved), _moved(edges, moved)))
+        by, schemas = first - shard.first - start, self.store.schemas
+        self.tables.append((_moved(graphs, by, schemas["graphs"]), _moved(edges, by, schemas["edges"])))
         files.extend(self.runs, run)
         self.hashes += hashes
         self.count += run.graphs
@@ -117,19 +117,13 @@ class _Merger:
         self._begin()
 
 
-def _moved(table: pa.Table, by: int) -> pa.Table:
-    """With other numbers of graphs, and text as text."""
+def _moved(table: pa.Table, by: int, schema: pa.Schema) -> pa.Table:
+    """With other numbers of graphs, and as it was before it was read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = table.set_column(0, table.schema.field("graph"), pc.add(table["graph"], by))
-    if "metadata" in table.column_names:
-        at = table.column_names.index("metadata")
-        field = table.schema.field("metadata")
-        table = table.set_column(
-            at, pa.field("metadata", pa.string(), metadata=field.metadata), table["metadata"].cast(pa.string())
-        )
-    return table
+    columns = {name: table[name] for name in schema.names} | {"graph": pc.add(table["graph"], by)}
+    return pa.Table.from_arrays([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def _check_same(store: Store, made: list[Shard]) -> None:

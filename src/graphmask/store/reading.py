@@ -82,7 +82,7 @@ class Store:
         self.shards = shards
         self.spans = order.spans(shards)  #: where the graphs lie, in their order
         self.complete: bool = description["graphs"] == len(self)  #: False where a run was cut short
-        self._schemas = dict(zip(("graphs", "edges"), columns.schemas(description["output"]), strict=True))
+        self.schemas = dict(zip(("graphs", "edges"), columns.schemas(description["output"]), strict=True))
         self._checked: set[Path] = set()
         # Shards that several processes wrote lie in each other: as many are kept at hand.
         self._at_once = order.at_once(self.spans)
@@ -140,7 +140,7 @@ class Store:
             if kind in shard.sums:
                 safety.check_hash(path, shard.sums[kind].hash)
             rows = shard.count if kind == "graphs" else shard.rows
-            safety.check_footer(path, kind, rows, self._schemas[kind])
+            safety.check_footer(path, kind, rows, self.schemas[kind])
             self._checked.add(path)
         return path
 
