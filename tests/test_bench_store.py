@@ -114,10 +114,11 @@ def hoard(megabytes: int) -> int:
 
 def test_resident_memory_is_that_of_the_job_alone() -> None:
     ballast = hoard(200)
-    seconds, extra, result = resident.cost(hoard, 100)
+    seconds, extra, result, peak = resident.cost(hoard, 100)
     assert result == 100_000_000
     assert ballast == 200_000_000
     assert 95e6 < extra < 160e6
+    assert peak > extra
     assert seconds > 0
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from graphmask.analysis.side_by_side import NO_TYPE, Block, Key, look_up, side_by_side, tally
 from graphmask.analysis.tables import load_polars, share, table
 from graphmask.explanation import Explanation
+from graphmask.store import Store
 
 if TYPE_CHECKING:
     import polars
@@ -28,6 +29,8 @@ def edge_types(explanations: Iterable[Explanation]) -> polars.DataFrame:
         base_rate: the type's share of all edges at this layer.
         probability: kept / edges.
     """
+    if isinstance(explanations, Store):
+        return edge_types_of_store(explanations.edges)  # ten times as fast as block by block
     edges: Counter[tuple[int, ...]] = Counter()
     kept: Counter[tuple[int, ...]] = Counter()
     for block in side_by_side(explanations):

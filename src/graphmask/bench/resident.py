@@ -17,6 +17,7 @@ class Cost(NamedTuple):
     seconds: float
     extra: int  #: bytes beyond what was resident when the job began, at most
     result: Any
+    peak: int  #: bytes resident at most, with all that was there before
 
 
 def cost(job: Callable[..., Any], *arguments: Any) -> Cost:
@@ -29,7 +30,8 @@ def cost(job: Callable[..., Any], *arguments: Any) -> Cost:
 def _run(job: Callable[..., Any], *arguments: Any) -> Cost:
     before, started = _begin(), time.perf_counter()
     result = job(*arguments)
-    return Cost(time.perf_counter() - started, max(_peak() - before, 0), result)
+    seconds, peak = time.perf_counter() - started, _peak()
+    return Cost(seconds, max(peak - before, 0), result, peak)
 
 
 def _begin() -> int:
@@ -41,6 +43,11 @@ def _begin() -> int:
     except OSError:  # not ours to write: then imports count as far as they were more than this
         return _peak()
     return _field("VmRSS")
+
+
+def now() -> int:
+    """Bytes resident, where the system tells; else the peak."""
+    return _field("VmRSS") if _STATUS.exists() else _peak()
 
 
 def _peak() -> int:

@@ -6,18 +6,21 @@ figure is of a process of its own, see `resident`.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 from graphmask import store
-from graphmask.analysis import everything
+from graphmask.analysis import edge_types, everything
+from graphmask.analysis.side_by_side import side_by_side
 from graphmask.bench import resident
 from graphmask.capture import Site
 from graphmask.case import Case, Choice
@@ -25,6 +28,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.method import Method
 from graphmask.progress import steps
+from graphmask.store import columns, files
 from graphmask.tasks import runner
 
 NODES, FEWEST_EDGES, MOST_EDGES, TYPES, LAYERS, CLASSES = 6, 8, 12, 4, 2, 2
@@ -111,6 +115,116 @@ def write(folder: Path, graphs: int, seed: int = 0) -> int:
     return sum(shard.rows for shard in written.shards)
 
 
+ROWS_PER_SHARD, EDGES = 1_000_000, 50
+
+
+def write_rows(folder: Path, rows: int, seed: int = 0) -> int:
+    """A store of so many rows of edges, or a few more, drawn column by column: no explanation is made."""
+    import pyarrow as pa
+
+    with runner.one_thread():
+        write(folder, 1, seed)  # for its description
+        (example,) = store.open(folder).shards
+        graphs_schema, edges_schema = columns.schemas("float32")
+        written, drawn = 0, np.random.default_rng(seed)
+        first = batch = 1
+        while written < rows:
+            count = -(-min(ROWS_PER_SHARD, rows - written) // (EDGES * LAYERS))
+            every, whole = count * EDGES * LAYERS, np.arange(count * EDGES * LAYERS)
+            numbers, lists = np.arange(first, first + count), np.arange(count + 1, dtype=np.int32) * CLASSES
+            output = pa.ListArray.from_arrays(lists, pa.array(drawn.standard_normal(count * CLASSES, "f4")))
+            ends = drawn.integers(NODES, size=(3, count, 1, EDGES), dtype=np.int32).repeat(LAYERS, 2).reshape(3, -1)
+            score = drawn.random(every, "f4")
+            edges = {
+                "graph": numbers.repeat(EDGES * LAYERS),
+                "layer": (whole // EDGES % LAYERS).astype(np.int16),
+                "edge": (whole % EDGES).astype(np.int32),
+                **{name: end for name, end in zip(("source", "target", "type"), ends, strict=True)},
+                "score": score,
+                "kept": score > 0.7,
+                "carried": score > 0.05,
+            }
+            graphs = {
+                **{name: pa.nulls(count, graphs_schema.field(name).type) for name in graphs_schema.names},
+                "graph": numbers,
+                "num_nodes": np.full(count, NODES),
+                "num_edges": np.full(count, EDGES),
+                **{name: np.zeros(count) for name in ("divergence", "flips", "retained")},
+                "tolerance": np.full(count, 0.03),
+                "faithful": np.full(count, True),
+                "reopened": np.zeros(count, int),
+                "method": ["drawn"] * count,
+                "shape": [[1, CLASSES]] * count,
+                "original": output,
+                "masked": output,
+            }
+            made = [
+                pa.table([pa.array(table[field.name], field.type) for field in schema], schema=schema)
+                for table, schema in ((graphs, graphs_schema), (edges, edges_schema))
+            ]
+            shard = {"first": first, "runs": [(batch, 1, count)], "batches": [""], "dtypes": example.dtypes}
+            files.write_shard(folder, example.name._replace(number=batch), made[0], made[1], shard)
+            first, batch, written = first + count, batch + 1, written + every
+        files.write_description(folder, {**files.describe(folder), "graphs": first})
+    return written + example.rows
+
+
+def summarise(folder: Path) -> int:
+    """Rows of the table of edge types by layer; sums are checked."""
+    opened = store.open(folder)
+    table = edge_types(opened)
+    if not 0 < table["edges"].sum() <= sum(shard.rows for shard in opened.shards):
+        raise GraphMaskError(f"Expected a table of all rows of {folder}, found {table['edges'].sum()}.")
+    return table.height
+
+
+def go_through(folder: Path) -> int:
+    """Rows, read in blocks as the other tables read them."""
+    with runner.one_thread():
+        return sum(block.kept.numel() for block in side_by_side(store.open(folder)))
+
+
+def measure_rows(rows: int = 100_000_000, seed: int = 0, *, progress: bool = True) -> dict[str, Any]:
+    """Seconds and peak memory of writing so many rows, of summing them up by edge type, and of reading them in blocks.
+
+    Memory is the resident peak of a process of its own, imports included.
+    """
+    if rows < 1:
+        raise GraphMaskError(f"Expected at least one row, got {rows}.")
+    with TemporaryDirectory(prefix="graphmask-") as folder, steps(3, enabled=progress) as step:
+        free, needed = shutil.disk_usage(folder).free, 12 * rows
+        if free < needed:
+            raise GraphMaskError(f"Expected {needed / MEGA:.0f} MB of free disk space, found {free / MEGA:.0f} MB.")
+        found: dict[str, Any] = {}
+        for name, job, *options in (
+            ("write", write_rows, rows, seed),
+            ("edge_types", summarise),
+            ("blocks", go_through),
+        ):
+            step(f"{name}: {rows:,} rows")
+            seconds, extra, result, peak = resident.cost(job, Path(folder), *options)
+            found[name] = {"seconds": seconds, "peak_mb": peak / MEGA, "extra_mb": extra / MEGA}
+            if name == "write":
+                found = {
+                    "rows": result,
+                    "disk_mb": sum(f.stat().st_size for f in Path(folder).iterdir()) / MEGA,
+                } | found
+            found[name]["rows_per_second"] = found["rows"] / seconds
+    return found
+
+
+def store_figures(rows: int = 100_000_000, graphs: int = 200_000, seed: int = 0) -> dict[str, Any]:
+    """What `graphmask bench store --rows N` and ``--load N`` tell, without a progress bar; 0 leaves one out."""
+    from graphmask.bench import load
+
+    found: dict[str, Any] = {}
+    if rows:
+        found["rows"] = measure_rows(rows, seed, progress=False)
+    if graphs:
+        found["load"] = load.measure(graphs, seed)
+    return found
+
+
 def analyse(folder: Path, name: str) -> int:
     """Rows of the table."""
     opened = store.open(folder)
@@ -132,7 +246,7 @@ def measure(graphs: int = 1_000_000, seed: int = 0, *, progress: bool = True) ->
         for size in sizes:
             with TemporaryDirectory(prefix="graphmask-") as folder:
                 step(f"writing {size:,} explanations")
-                seconds, extra, rows = resident.cost(write, Path(folder), size, seed)
+                seconds, extra, rows, _ = resident.cost(write, Path(folder), size, seed)
                 files = sum(file.stat().st_size for file in Path(folder).iterdir())
                 written.append(
                     {
@@ -145,7 +259,7 @@ def measure(graphs: int = 1_000_000, seed: int = 0, *, progress: bool = True) ->
                 )
                 for name in names:
                     step(f"{name} of {size:,}")
-                    seconds, extra, _ = resident.cost(analyse, Path(folder), name)
+                    seconds, extra, _, _ = resident.cost(analyse, Path(folder), name)
                     tables[name].append({"seconds": seconds, "extra_mb": extra / MEGA})
     jobs = {"write": written, **tables}
     ratios = {name: larger["extra_mb"] / max(smaller["extra_mb"], 1.0) for name, (smaller, larger) in jobs.items()}
