@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 
 from graphmask import GraphMaskError, analysis, store
 from graphmask.analysis import everything, side_by_side
-from graphmask.bench import resident
+from graphmask.bench import kills, load, resident
 from graphmask.bench import store as bench
 from graphmask.store import reading, writing
 
@@ -101,11 +101,34 @@ def test_measure_runs_every_table_at_both_sizes(monkeypatch: pytest.MonkeyPatch)
     assert [run["graphs"] for run in figures["write"]] == [30, 300]
     assert figures["tables"].keys() == {*everything.STREAMED, "mask_leakage"}
     assert all(run["seconds"] > 0 for runs in figures["tables"].values() for run in runs)
-    header, table = bench.rows(figures)
+    header, table = bench.table(figures)
     assert [row[0] for row in table] == ["write", *figures["tables"]]
     assert {len(row) for row in table} == {len(header)}
     with pytest.raises(GraphMaskError, match="at least 100 explanations"):
         bench.measure(99)
+
+
+def test_a_store_made_of_columns_is_a_store(tmp_path: Path) -> None:
+    rows = bench.write_rows(tmp_path, 4_000)
+    opened = store.open(tmp_path)
+    assert opened.complete
+    assert rows == sum(e.kept.numel() for e in opened) >= 4_000
+    assert_frame_equal(analysis.edge_types(opened), analysis.edge_types(list(opened)), check_exact=True)
+    assert bench.go_through(tmp_path) == rows
+
+
+def test_figures_of_a_store_at_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident, "cost", resident._run)
+    figures = bench.store_figures(5_000, 2_000)
+    assert figures["rows"]["rows"] >= 5_000
+    assert figures["rows"]["edge_types"]["peak_mb"] > 0
+    assert bench.rows_of(figures["rows"])[1][1][0] == "edge_types"
+    assert figures["load"]["graphs"] == 2_000
+    assert figures["load"]["last_over_first"].keys() == figures["load"]["first_tenth"].keys()
+    assert len(load.rows(figures["load"])[1]) == 3
+    for call in (lambda: bench.measure_rows(0), lambda: load.measure(10), lambda: kills.measure(0)):
+        with pytest.raises(GraphMaskError, match="Expected at least"):
+            call()
 
 
 def hoard(megabytes: int) -> int:

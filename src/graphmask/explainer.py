@@ -219,7 +219,12 @@ def _load(
         )
     explainer.divergence.load_state(description["divergence"])
     sites = tuple(Site.from_json(site) for site in description["sites"])
-    probe = Probe(sites, [SiteSpec(**spec) for spec in description["specs"]], explainer.hidden, explainer.seed)
+    specs = [SiteSpec(**spec) for spec in description["specs"]]
+    with torch.device("meta"):  # where sizes take no memory: a file may claim any
+        claimed = Probe(sites, specs, explainer.hidden, explainer.seed).state_dict()
+    if {name: value.shape for name, value in claimed.items()} != {name: value.shape for name, value in tensors.items()}:
+        raise TypeError("tensors of other sizes than its description says")
+    probe = Probe(sites, specs, explainer.hidden, explainer.seed)
     probe.load_state_dict(tensors)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     explainer.probe, explainer.sites = probe.to(device), sites

@@ -181,7 +181,17 @@ class Explanation:
             structure = tuple(Site.from_json(site) for site in fields.pop("structure"))
             baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
             fields["index"] = None if fields.get("index") is None else tuple(fields["index"])
+            _check_shapes(tensors, len(structure))
             return cls(**{**fields, **tensors}, structure=structure, baselines=baselines)
+
+
+def _check_shapes(tensors: dict[str, Tensor], sites: int) -> None:
+    edges = tensors["edge_index"].shape[1]
+    expected = {"edge_index": (2, edges), "edge_type": (edges,)}
+    expected |= dict.fromkeys(("kept", "scores", "carried"), (sites, edges))
+    wrong = [name for name, shape in expected.items() if name in tensors and tensors[name].shape != shape]
+    if wrong:
+        raise TypeError(f"{wrong[0]} of shape {tuple(tensors[wrong[0]].shape)}, not {expected[wrong[0]]}")
 
 
 _TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type")

@@ -266,11 +266,17 @@ def measure(graphs: int = 1_000_000, seed: int = 0, *, progress: bool = True) ->
     return {"graphs": list(sizes), "write": written, "tables": tables, "memory_ratio": ratios}
 
 
-def rows(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def rows_of(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    header = ["", "s", "rows per second", "peak MB", "beyond imports MB"]
+    names = ("seconds", "rows_per_second", "peak_mb", "extra_mb")
+    return header, [[job, *(figures[job][name] for name in names)] for job in ("write", "edge_types", "blocks")]
+
+
+def table(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     small, large = (f"{size:,}" for size in figures["graphs"])
     header = ["", f"s, {small}", f"s, {large}", f"extra MB, {small}", f"extra MB, {large}", "memory ratio"]
     jobs = {"write": figures["write"], **figures["tables"]}
-    table = [
+    lines = [
         [
             name,
             *(f"{run['seconds']:.1f}" for run in runs),
@@ -279,4 +285,4 @@ def rows(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
         ]
         for name, runs in jobs.items()
     ]
-    return header, table
+    return header, lines

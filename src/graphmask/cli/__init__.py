@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from graphmask.cli import analyse, bench, compare, data, demo, report, run
+from graphmask.cli import analyse, bench, compare, data, demo, report, run, store
 from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("analyse")(analyse.analyse)
 app.command("report")(report.report)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
+app.add_typer(store.app, name="store")
 
 
 def main() -> None:

@@ -80,18 +80,36 @@ def store(
     json: Json = None,
     seed: Seed = 0,
     graphs: Annotated[int, typer.Option(help="Explanations to write and to analyse.")] = 1_000_000,
+    rows: Annotated[float, typer.Option(help="Instead: write so many rows of edges, sum them up by type.")] = 0,
+    load: Annotated[int, typer.Option(help="Instead: explain so many graphs; is the rate even?")] = 0,
+    kills: Annotated[int, typer.Option(help="Instead: kill -9 writers so often; is all there, once?")] = 0,
+    writers: Annotated[int, typer.Option(help="Processes that write at once, with --kills.")] = 1,
 ) -> None:
     """Time and peak memory of writing a store, and of every table of it, for a tenth of the graphs and for all."""
-    from graphmask.bench.store import measure, rows
+    from graphmask.bench import kills as killing
+    from graphmask.bench import load as loading
+    from graphmask.bench.store import measure, measure_rows, rows_of, table
 
+    if kills:
+        figures = killing.measure(kills, writers, seed)
+        show("every graph is there exactly once, every shard as it was written", list(figures), [[*figures.values()]])
+        return write_json(json, figures)
+    if rows:
+        figures = measure_rows(int(rows), seed)
+        show(f"{figures['rows']:,} rows of edges, {figures['disk_mb']:.0f} MB on disk", *rows_of(figures))
+        return write_json(json, figures)
+    if load:
+        figures = loading.measure(load, seed)
+        show(f"explain_all on {figures['graphs']:,} star graphs", *loading.rows(figures))
+        return write_json(json, figures)
     figures = measure(graphs, seed)
     written = figures["write"][-1]
-    show("a store of random explanations: seconds, and memory beyond what the process had before", *rows(figures))
+    show("a store of random explanations: seconds, and memory beyond what the process had before", *table(figures))
     console.print(
         f"{written['graphs']:,} explanations, {written['rows']:,} rows of edges: {written['disk_mb']:.0f} MB on disk",
         highlight=False,
     )
-    write_json(json, figures)
+    return write_json(json, figures)
 
 
 SHARES = ("over_bound", "step_over_bound", "over_naive")

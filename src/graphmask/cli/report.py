@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as js
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,12 +22,13 @@ def report(
     from graphmask.report.analysed import draw
     from graphmask.report.build import as_table, write_report
     from graphmask.report.page import Table
+    from graphmask.storage import read_json
     from graphmask.tasks import folder as folders
 
-    run = js.loads((folder / folders.FIGURES).read_text()) if (folder / folders.FIGURES).exists() else None
+    run = folders.figures_of(folder) if (folder / folders.FIGURES).exists() else None
     explanations = store.open(folder / folders.EXPLANATIONS if run else folder)
     known = folder / "analysis" / "tables.json"
-    analysed: dict[str, Any] = js.loads(known.read_text()) if known.exists() else {}
+    analysed: dict[str, Any] = read_json(known) if known.exists() else {}
     tables: list[Table] = []
     if run and "gold" in run:
         header = ["site", "precision", "recall", "F1"]

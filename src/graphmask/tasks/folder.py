@@ -44,7 +44,15 @@ class Folder:
 
 def task_of(path: Path) -> str | None:
     """Which task a folder is a finished run of; None if it is none."""
-    return json.loads((path / FIGURES).read_text())["task"] if (path / FIGURES).exists() else None
+    return figures_of(path)["task"] if (path / FIGURES).exists() else None
+
+
+def figures_of(path: Path, *needed: str) -> dict[str, Any]:
+    """What `run.json` says, with these names in it."""
+    figures = storage.read_json(path / FIGURES)
+    if not isinstance(figures, dict) or not isinstance(figures.get("task"), str) or not figures.keys() >= {*needed}:
+        raise GraphMaskError(f"Expected the figures of a run at {path / FIGURES}, found a foreign file.")
+    return figures
 
 
 def describe(name: str, batch: Batch) -> list[dict[str, Any]]:
@@ -76,10 +84,11 @@ def write(path: Path, run: runner.Run, *, progress: bool = True) -> store.Store:
 def read(path: Path) -> Folder:
     if not (path / FIGURES).is_file():
         raise GraphMaskError(f"Expected the folder of a finished run, found no {FIGURES} in {path}. Try: graphmask run")
-    figures = json.loads((path / FIGURES).read_text())
+    figures = figures_of(path)
     task = tasks.get(figures["task"])
     tensors, _ = storage.read(path / MODEL, "model")
-    model = task.make(seed=figures["seed"])
+    with storage.understood(path / FIGURES, "run"):
+        model = task.make(seed=figures["seed"])
     with storage.understood(path / MODEL, "model"):
         model.load_state_dict(tensors)
     model.eval()

@@ -5,6 +5,7 @@ Only what is asked for is kept in memory; a text file of a gigabyte is read past
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
 from abc import ABC, abstractmethod
@@ -101,8 +102,11 @@ class _Arrays(Vectors):
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            _check_sizes(path)
             with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 self.words, self.vectors = file["words"], file["vectors"]
+        except GraphMaskError:
+            raise
         except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise GraphMaskError(
                 f"Expected the arrays 'words' and 'vectors' in {path}, found no such file contents ({error}). "
@@ -131,6 +135,28 @@ class _Arrays(Vectors):
             wrong = list(places)[int(np.isfinite(rows).all(1).argmin())]
             raise GraphMaskError(f"Expected finite numbers in {self.path}, found others for the word {wrong!r}.")
         return dict(zip(places, rows, strict=True))
+
+
+#: Word vectors shrink to a half, a list of words to a hundredth; what is small and claims more is no such file.
+_SHRINKS_TO, _SMALL = 1 / 200, 1 << 26
+
+
+def _check_sizes(path: Path) -> None:
+    """Before anything is unpacked: an archive, or the header of an array in it, may claim any size."""
+    with zipfile.ZipFile(path) as archive:
+        for name in ("words.npy", "vectors.npy"):
+            entry = archive.getinfo(name)
+            with archive.open(entry) as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(file)
+                claimed = file.tell() + math.prod(shape) * dtype.itemsize
+            bomb = entry.file_size > _SMALL and entry.compress_size < entry.file_size * _SHRINKS_TO
+            if bomb or (claimed != entry.file_size and not dtype.hasobject):
+                raise GraphMaskError(
+                    f"Expected word vectors in {path}, found {entry.compress_size} bytes that claim to be "
+                    f"{max(claimed, entry.file_size)} of {name}. It is not read."
+                )
 
 
 class _Text(Vectors):

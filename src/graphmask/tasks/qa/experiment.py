@@ -17,6 +17,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
 from graphmask.tasks import data
+from graphmask.tasks.folder import figures_of
 from graphmask.tasks.qa import learning, redocred, rules, wikihop
 from graphmask.tasks.qa.examples import Examples, Loader, Words, in_order
 from graphmask.tasks.qa.learning import Schedule
@@ -277,7 +278,7 @@ def read(path: Path) -> Run:
     """A finished run, read back; the data must still be where they were."""
     if not (path / "run.json").is_file():
         raise GraphMaskError(f"Expected the folder of a finished run, found no run.json in {path}. Try: graphmask run")
-    figures = json.loads((path / "run.json").read_text())
+    figures = figures_of(path, "preset", "data", "limit", "seed")
     where = Path(figures["data"]) if figures["data"] else data.find(REDOCRED)
     corpus = load(where, vectors=data.glove(), limit=figures["limit"])
     sizes = get(figures["preset"]).sizes

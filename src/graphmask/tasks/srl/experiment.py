@@ -18,6 +18,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
 from graphmask.tasks import data
+from graphmask.tasks.folder import figures_of
 from graphmask.tasks.srl import conll09, learning
 from graphmask.tasks.srl.examples import NO_ROLE, NOUN, VERB, Examples, Vocabularies
 from graphmask.tasks.srl.learning import Loader, Schedule
@@ -308,8 +309,9 @@ def read(path: Path) -> Run:
     """A finished run, read back; the corpus must still be where it was."""
     if not (path / "run.json").is_file():
         raise GraphMaskError(f"Expected the folder of a finished run, found no run.json in {path}. Try: graphmask run")
-    figures = json.loads((path / "run.json").read_text())
-    vocabularies = Vocabularies.from_json(json.loads((path / "vocabularies.json").read_text()))
+    figures = figures_of(path, "preset", "data", "predicted", "limit", "model", "seed")
+    with storage.understood(path / "vocabularies.json", "vocabulary"):
+        vocabularies = Vocabularies.from_json(storage.read_json(path / "vocabularies.json"))
     chosen = get(figures["preset"])
     corpus = load(
         Path(figures["data"]) if figures["data"] else data.find(EWT),

@@ -1,0 +1,33 @@
+"""`graphmask store ...`: look after a folder of explanations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphmask.cli.common import console
+
+app = typer.Typer(help="Look after a store of explanations.", no_args_is_help=True)
+Folder = Annotated[Path, typer.Argument(help="What explain_all(..., out=DIR) wrote.")]
+
+
+@app.command("compact")
+def compact(folder: Folder) -> None:
+    """Merge small shards, and put those of several processes in the order of the loader."""
+    from graphmask import store
+
+    before = len(store.open(folder).shards)
+    made = store.compact(folder)
+    console.print(f"{before:,} shards are now {len(made.shards):,}: {made!r}", highlight=False, markup=False)
+
+
+@app.command("verify")
+def verify(folder: Folder) -> None:
+    """Read all files, and tell whether they are as they were written."""
+    from graphmask import store
+
+    opened = store.open(folder)
+    opened.verify()
+    console.print(f"as written: {opened!r}", highlight=False, markup=False)
