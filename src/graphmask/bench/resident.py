@@ -18,6 +18,7 @@ class Cost(NamedTuple):
     extra: int  #: bytes beyond what was resident when the job began, at most
     result: Any
     peak: int  #: bytes resident at most, with all that was there before
+    cpu: float  #: seconds that it was at work, on all threads: what others do on the machine does not count
 
 
 def cost(job: Callable[..., Any], *arguments: Any) -> Cost:
@@ -28,10 +29,10 @@ def cost(job: Callable[..., Any], *arguments: Any) -> Cost:
 
 
 def _run(job: Callable[..., Any], *arguments: Any) -> Cost:
-    before, started = _begin(), time.perf_counter()
+    before, started, working = _begin(), time.perf_counter(), time.process_time()
     result = job(*arguments)
-    seconds, peak = time.perf_counter() - started, _peak()
-    return Cost(seconds, max(peak - before, 0), result, peak)
+    seconds, cpu, peak = time.perf_counter() - started, time.process_time() - working, _peak()
+    return Cost(seconds, max(peak - before, 0), result, peak, cpu)
 
 
 def _begin() -> int:

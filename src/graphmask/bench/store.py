@@ -202,14 +202,15 @@ def measure_rows(rows: int = 100_000_000, seed: int = 0, *, progress: bool = Tru
             ("blocks", go_through),
         ):
             step(f"{name}: {rows:,} rows")
-            seconds, extra, result, peak = resident.cost(job, Path(folder), *options)
-            found[name] = {"seconds": seconds, "peak_mb": peak / MEGA, "extra_mb": extra / MEGA}
+            seconds, extra, result, peak, cpu = resident.cost(job, Path(folder), *options)
+            found[name] = {"seconds": seconds, "cpu": cpu, "peak_mb": peak / MEGA, "extra_mb": extra / MEGA}
             if name == "write":
                 found = {
                     "rows": result,
                     "disk_mb": sum(f.stat().st_size for f in Path(folder).iterdir()) / MEGA,
                 } | found
             found[name]["rows_per_second"] = found["rows"] / seconds
+            found[name]["rows_per_cpu_second"] = found["rows"] / cpu
     return found
 
 
@@ -246,7 +247,7 @@ def measure(graphs: int = 1_000_000, seed: int = 0, *, progress: bool = True) ->
         for size in sizes:
             with TemporaryDirectory(prefix="graphmask-") as folder:
                 step(f"writing {size:,} explanations")
-                seconds, extra, rows, _ = resident.cost(write, Path(folder), size, seed)
+                seconds, extra, rows, *_ = resident.cost(write, Path(folder), size, seed)
                 files = sum(file.stat().st_size for file in Path(folder).iterdir())
                 written.append(
                     {
@@ -259,7 +260,7 @@ def measure(graphs: int = 1_000_000, seed: int = 0, *, progress: bool = True) ->
                 )
                 for name in names:
                     step(f"{name} of {size:,}")
-                    seconds, extra, _, _ = resident.cost(analyse, Path(folder), name)
+                    seconds, extra, *_ = resident.cost(analyse, Path(folder), name)
                     tables[name].append({"seconds": seconds, "extra_mb": extra / MEGA})
     jobs = {"write": written, **tables}
     ratios = {name: larger["extra_mb"] / max(smaller["extra_mb"], 1.0) for name, (smaller, larger) in jobs.items()}
@@ -267,8 +268,8 @@ def measure(graphs: int = 1_000_000, seed: int = 0, *, progress: bool = True) ->
 
 
 def rows_of(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    header = ["", "s", "rows per second", "peak MB", "beyond imports MB"]
-    names = ("seconds", "rows_per_second", "peak_mb", "extra_mb")
+    header = ["", "s", "CPU s", "rows per CPU s", "peak MB", "beyond imports MB"]
+    names = ("seconds", "cpu", "rows_per_cpu_second", "peak_mb", "extra_mb")
     return header, [[job, *(figures[job][name] for name in names)] for job in ("write", "edge_types", "blocks")]
 
 
