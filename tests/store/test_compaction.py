@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from graphmask import GraphMaskError, store
+from graphmask import GraphMaskError, cli, store
 from graphmask.bench import kills
 from graphmask.bench import store as bench
 from graphmask.store import compacting, files
@@ -116,6 +117,18 @@ def counted_drawn(folder: Path) -> list[str]:
 
     Watched().explain_all(bench.Random(700, 5, 30), out=folder, progress=False)
     return seen
+
+
+def test_on_the_command_line(three: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(three, tmp_path / "copy")
+    invoke = CliRunner().invoke
+    result = invoke(cli.app, ["store", "compact", str(folder)])
+    assert f"{len(store.open(three).shards)} shards are now 1: Store(" in result.output
+    assert "as written: Store(" in invoke(cli.app, ["store", "verify", str(folder)]).output
+    content = (folder / "edges-g1-000000.parquet").read_bytes()
+    (folder / "edges-g1-000000.parquet").write_bytes(content[:-20] + bytes(20))
+    result = invoke(cli.app, ["store", "verify", str(folder)])
+    assert "found it altered" in str(result.exception)
 
 
 def test_no_store_and_no_rows(tmp_path: Path, whole: Path) -> None:

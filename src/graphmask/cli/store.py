@@ -20,7 +20,9 @@ def compact(folder: Folder) -> None:
 
     before = len(store.open(folder).shards)
     made = store.compact(folder)
-    console.print(f"{before:,} shards are now {len(made.shards):,}: {made!r}", highlight=False, markup=False)
+    console.print(
+        f"{before:,} shards are now {len(made.shards):,}: {made!r}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 @app.command("verify")
@@ -30,4 +32,4 @@ def verify(folder: Folder) -> None:
 
     opened = store.open(folder)
     opened.verify()
-    console.print(f"as written: {opened!r}", highlight=False, markup=False)
+    console.print(f"as written: {opened!r}", highlight=False, markup=False, soft_wrap=True)
