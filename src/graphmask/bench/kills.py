@@ -5,11 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import random
 import signal
+import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from torch_geometric.data import Data
 
 from graphmask import store
 from graphmask.bench.store import Drawn, Random
@@ -20,15 +24,26 @@ from graphmask.tasks import runner
 
 #: Of one store: some fifty shards, so that a kill often meets one half written.
 GRAPHS, AT_ONCE, SHARD_ROWS = 4_000, 20, 1_600
-#: A writer is killed this long after the last kill, at most: about as long as a store takes.
-SECONDS = 1.0
+#: A writer lives this share of the time that a store takes, at most, from its first batch on.
+SHARE = 0.5
 
 
-def write(folder: Path, graphs: int, seed: int, rank: int, world: int) -> None:
+class _Announced(Random):
+    """Says when its first batch is asked for: from then on there is something to kill."""
+
+    ready: Connection | None = None
+
+    def __iter__(self) -> Iterator[Data]:
+        if self.ready is not None:
+            self.ready.send_bytes(b"!")
+        yield from super().__iter__()
+
+
+def write(folder: Path, graphs: int, seed: int, rank: int, world: int, ready: Connection | None = None) -> None:
+    loader = _Announced(graphs, seed, AT_ONCE)
+    loader.ready = ready
     with runner.one_thread():
-        loader = Random(graphs, seed, AT_ONCE)
-        shard = (rank, world)
-        Drawn().explain_all(loader, out=folder, progress=False, shard_rows=SHARD_ROWS, shard=shard)
+        Drawn().explain_all(loader, out=folder, progress=False, shard_rows=SHARD_ROWS, shard=(rank, world))
 
 
 def measure(
@@ -48,34 +63,41 @@ def measure(
         while found["kills"] < kills:
             number = seed + found["stores"]
             folder, reference = Path(top) / f"killed-{number}", Path(top) / f"whole-{number}"
-            for unfinished in _kill(folder, graphs, number, writers, kills - found["kills"], dice):
+            started = time.perf_counter()
+            write(reference, graphs, number, 0, 1)
+            patience = SHARE * (time.perf_counter() - started)
+            for unfinished in _kill(folder, graphs, number, writers, kills - found["kills"], patience, dice):
                 step(f"kill -9, store {found['stores']}")
                 found["kills"] += 1
                 found["unfinished"] += unfinished
-            write(reference, graphs, number, 0, 1)
             found["shards"] += check(folder, reference)
             found["stores"] += 1
             found["graphs"] += graphs
     return found
 
 
-def _kill(folder: Path, graphs: int, seed: int, writers: int, most: int, dice: random.Random) -> Iterator[bool]:
+def _kill(
+    folder: Path, graphs: int, seed: int, writers: int, most: int, patience: float, dice: random.Random
+) -> Iterator[bool]:
     """A store is written to its end, its writers killed until there were enough kills; yields at each."""
     # Children of a process that has imported everything start at once.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", __name__])
 
-    def start(rank: int) -> BaseProcess:
-        process = context.Process(target=write, args=(folder, graphs, seed, rank, writers))
+    def start(rank: int) -> tuple[BaseProcess, Connection]:
+        ready, says = context.Pipe(duplex=False)
+        process = context.Process(target=write, args=(folder, graphs, seed, rank, writers, says))
         process.start()
-        return process
+        says.close()
+        return process, ready
 
     alive = {rank: start(rank) for rank in range(writers)}
     kills = 0
     while alive:
         rank = dice.choice(sorted(alive))
-        process = alive.pop(rank)
-        process.join(dice.uniform(0, SECONDS) if kills < most else None)
+        process, ready = alive.pop(rank)
+        ready.poll(None)  # also where it has ended
+        process.join(dice.uniform(0, patience) if kills < most else None)
         process.kill()
         process.join()
         if process.exitcode == 0:
