@@ -24,7 +24,7 @@ from graphmask import Explanation, GraphMask
 PEOPLE = ["cook", "waiter", "guest", "driver", "neighbour"]
 ADJECTIVES = ["old", "young", "quiet", "happy"]
 GOOD, BAD = ["praised", "thanked", "liked"], ["blamed", "ignored", "mocked"]
-WORDS = ["the", "not", "never", *PEOPLE, *ADJECTIVES, *GOOD, *BAD]
+WORDS = ["the", "hardly", "never", *PEOPLE, *ADJECTIVES, *GOOD, *BAD]
 ARCS = ["det", "amod", "nsubj", "obj", "neg"]
 
 
@@ -48,7 +48,7 @@ def sentence(generator: torch.Generator) -> Data:
         return head
 
     subject = noun_phrase()
-    negation = one_of(["not", "never"]) if chance(0.5) else None
+    negation = one_of(["hardly", "never"]) if chance(0.5) else None
     if negation:
         tokens.append(negation)
     verb = len(tokens)
@@ -121,7 +121,7 @@ def main(out: Path, seed: int = 0, epochs: int | None = None) -> dict[str, float
     shares["right"] = sum(right) / len(right)
     shares["faithful"] = sum(e.faithful for e in explanations) / len(explanations)
     print(f"model right: {shares['right']:.1%}, explanations within tolerance: {shares['faithful']:.1%}")
-    negated = [number for number, data in enumerate(unseen) if {"not", "never"} & set(data.tokens)][:12]
+    negated = [number for number, data in enumerate(unseen) if {"hardly", "never"} & set(data.tokens)][:12]
     show([explanations[n] for n in negated], [unseen[n] for n in negated], names, out / "text.html")
     return shares
 

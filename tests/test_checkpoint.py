@@ -233,7 +233,7 @@ def test_everything_that_changes_is_in_the_file(tmp_path: Path) -> None:
     before.best = ({name: value + 1 for name, value in before.probe.state_dict().items()}, [0.5, -0.5], verdict)
     before.thresholds = [-1.0, 1.0]
     before.sums += 3
-    for number, name in enumerate(("epoch", "judged", "stale", "open_from"), start=5):
+    for number, name in enumerate(("epoch", "judged", "stale", "open_from", "tightness"), start=5):
         setattr(before, name, number)
     checkpoint.save(before, tmp_path / "x", {})
     checkpoint.load(after, tmp_path / "x", {})

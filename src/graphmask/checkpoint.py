@@ -65,6 +65,7 @@ def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None
         "epoch": training.epoch,
         "judged": training.judged,
         "stale": training.stale,
+        "tightness": training.tightness,
         "constraint": training.constraint.state(),
         "thresholds": training.thresholds,
         "best": best,
@@ -100,6 +101,7 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
     training.epoch = description["epoch"]
     training.judged = description["judged"]
     training.stale = description["stale"]
+    training.tightness = description["tightness"]
     training.constraint.load_state(description["constraint"])
     training.thresholds = description["thresholds"]
     training.history = history_from_json(description["history"])

@@ -130,6 +130,7 @@ class Training:
         self.history = History()
         self.best: tuple[dict[str, Tensor], list[float], Verdict] | None = None
         self.stale = 0  # verdicts since the best was found
+        self.tightness = 1.0  # share of the target aimed at, where hard gates ask for less than soft ones
 
     # One step ----------------------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class Training:
 
     def target(self) -> float:
         """The divergence aimed at: all of the tolerance at first, in the end what calibration will allow."""
-        return self.tolerance * (1 - (1 - self.recipe.margin) * self.rise())
+        return self.tightness * self.tolerance * (1 - (1 - self.recipe.margin) * self.rise())
 
     def activate(self, location: Tensor, site: int) -> Tensor:
         """Gate values in [0, 1] for training."""
@@ -221,8 +222,15 @@ class Training:
             thresholds = self.thresholds or [validation.gap(site) for site in sites]
         budget = self.recipe.margin * self.tolerance
         if self.recipe.calibrated and self.ripe and not self.within(validation.verdict(thresholds), budget):
-            thresholds = self.calibrate(validation)
+            at_gap, thresholds = validation.verdict(thresholds), self.calibrate(validation)
+            if validation.verdict(thresholds).sparsity >= ALL_OPEN:
+                self.tighten(at_gap)
         return thresholds, validation.verdict(thresholds)
+
+    def tighten(self, verdict: Verdict) -> None:
+        """Hard gates miss the tolerance, or change too many predictions, at any threshold: aim lower."""
+        excess = max(verdict.divergence, verdict.flips / self.recipe.flips) / (self.recipe.margin * self.tolerance)
+        self.tightness *= min(max(1 / max(excess, 1e-6), 0.5), 0.9)
 
     def calibrate(self, validation: Validation) -> list[float]:
         """Thresholds with a margin; where that leaves nothing to drop, with half of it, then with none."""
