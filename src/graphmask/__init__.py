@@ -11,8 +11,19 @@ from graphmask import methods
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask, load
 from graphmask.explanation import Explanation
+from graphmask.hetero import HeteroExplanation
 from graphmask.masking import masked
 from graphmask.taps import AdjacencyTap, MessageTap
 
 __version__ = version("graphmask")
-__all__ = ["AdjacencyTap", "Explanation", "GraphMask", "GraphMaskError", "MessageTap", "load", "masked", "methods"]
+__all__ = [
+    "AdjacencyTap",
+    "Explanation",
+    "GraphMask",
+    "GraphMaskError",
+    "HeteroExplanation",
+    "MessageTap",
+    "load",
+    "masked",
+    "methods",
+]

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 
-from graphmask.capture import effective_edges
+from graphmask import layout
+from graphmask.edges import EdgeMap, effective_edges
 from graphmask.errors import GraphMaskError
+from graphmask.layout import Layout, Types
 
 Forward = Callable[[nn.Module, Any], Tensor]
 _MISSING = object()
@@ -22,7 +24,10 @@ _MISSING = object()
 
 def attribute(batch: Any, name: str) -> Any:
     """``batch.name`` or ``batch[name]``; `_MISSING` when there is none or it is None."""
-    value = batch.get(name, _MISSING) if isinstance(batch, (Mapping, Data)) else getattr(batch, name, _MISSING)
+    if isinstance(batch, HeteroData):
+        value = layout.attribute(batch, name)
+    else:
+        value = batch.get(name, _MISSING) if isinstance(batch, (Mapping, Data)) else getattr(batch, name, _MISSING)
     return _MISSING if value is None else value
 
 
@@ -35,7 +40,8 @@ def default_forward(model: nn.Module, batch: Any) -> Tensor:
     """Match the model's own signature against the batch's attributes.
 
     A plain tuple is passed as positional arguments; a model with one argument that is no attribute of the
-    batch gets the batch itself. Of a sampled subgraph (`seeds_of`) only the rows of the seeds are returned.
+    batch gets the batch itself. Of a sampled subgraph (`seeds_of`) only the rows of the seeds are returned. Of
+    HeteroData, ``x_dict`` (or ``x``) is a dictionary by type.
     """
     output, seeds = _matched(model, batch), seeds_of(batch)
     if seeds is None or not isinstance(output, Tensor) or output.dim() == 0 or seeds >= output.shape[0]:
@@ -91,6 +97,8 @@ def _device(batch: Data) -> torch.device | None:
 def _contents(batch: Any) -> str:
     if isinstance(batch, Data):
         return f"{type(batch).__name__} with {', '.join(sorted(batch.keys()))}"
+    if isinstance(batch, HeteroData):
+        return f"HeteroData with {', '.join(sorted({name.rsplit('.', 1)[-1] for name, _ in layout.items(batch)}))}"
     if isinstance(batch, Mapping):
         return f"a mapping with {', '.join(map(str, batch))}"
     return f"a {type(batch).__name__}"
@@ -100,9 +108,11 @@ def call(forward: Forward, model: nn.Module, batch: Any) -> Tensor:
     """Run the model and check what comes back."""
     output = forward(model, batch)
     if not isinstance(output, Tensor):
+        keys = list(output) if isinstance(output, Mapping) and output else [0]
+        which = f", of {', '.join(map(repr, keys))}" if isinstance(output, Mapping) else ""
         raise GraphMaskError(
-            f"Expected the model to return one tensor, got {type(output).__name__}. "
-            "Pick the output to explain: GraphMask(model, forward=lambda model, batch: model(...)[0])."
+            f"Expected the model to return one tensor, got {type(output).__name__}. Pick the output to explain{which}: "
+            f"GraphMask(model, forward=lambda model, batch: model(...)[{keys[0]!r}])."
         )
     if not output.is_floating_point() or output.dim() == 0:
         raise GraphMaskError(
@@ -114,6 +124,8 @@ def call(forward: Forward, model: nn.Module, batch: Any) -> Tensor:
 
 def edge_index_of(batch: Any) -> Tensor | None:
     """The graph as the user passed it, [2, E]; None when only the model knows it (taps)."""
+    if isinstance(batch, HeteroData):
+        return Layout.of(batch).edge_index()
     for name in ("edge_index", "adj_t"):
         value = attribute(batch, name)
         if value is not _MISSING:
@@ -125,7 +137,37 @@ def edge_index_of(batch: Any) -> Tensor | None:
     return None
 
 
+def edge_map_of(batch: Any) -> EdgeMap:
+    """What tells whose edges a layer sends along."""
+    return Layout.of(batch).edge_map() if isinstance(batch, HeteroData) else EdgeMap(edge_index_of(batch))
+
+
+def labels_of(batch: Any, rows: int) -> tuple[Tensor | None, Tensor | None]:
+    """``batch.y`` of graphs, nodes or output rows, and the graph of each where that is known."""
+    return layout.labels(batch, rows) if isinstance(batch, HeteroData) else (tensor(batch, "y"), tensor(batch, "batch"))
+
+
+def types_of(batch: Any) -> Types | None:
+    """Node and edge types of a heterogeneous batch."""
+    return layout.types_of(batch) if isinstance(batch, HeteroData) else None
+
+
+def first_few(loader: Iterable[Any], count: int) -> tuple[list[Any], Types | None]:
+    """Batches that have edges, to find sites on the first of them; of heterogeneous ones also the types of all."""
+
+    def usable(batch: Any) -> bool:
+        edge_index = edge_index_of(batch)
+        return edge_index is None or edge_index.shape[1] > 0
+
+    some, types = layout.some(loader, usable, count)
+    if not some:
+        raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
+    return some, types
+
+
 def num_nodes_of(batch: Any, edge_index: Tensor | None) -> int | None:
+    if isinstance(batch, HeteroData):
+        return sum(Layout.of(batch).counts)
     if isinstance(batch, Data):
         with warnings.catch_warnings():
             # Where PyG can only guess from edge_index it says so; here the guess will do.
@@ -139,7 +181,11 @@ def num_nodes_of(batch: Any, edge_index: Tensor | None) -> int | None:
 
 def check(batch: Any, where: str = "the batch") -> None:
     """Raise for a graph that no model could be explained on."""
-    raw = edge_index_of(batch) if isinstance(batch, tuple) else attribute(batch, "edge_index")
+    if isinstance(batch, HeteroData):
+        layout.check(batch, where)
+        raw: Any = _MISSING
+    else:
+        raw = edge_index_of(batch) if isinstance(batch, tuple) else attribute(batch, "edge_index")
     if isinstance(raw, Tensor) and raw.layout != torch.strided:
         raw = _MISSING  # a sparse matrix under that name is checked by its own constructor
     if isinstance(raw, Tensor):
@@ -170,6 +216,8 @@ def _bipartite(batch: Any) -> bool:
 
 
 def items(batch: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(batch, HeteroData):
+        return layout.items(batch)
     if isinstance(batch, Data):
         return [(key, batch[key]) for key in batch.keys()]  # noqa: SIM118 - Data is no mapping
     if isinstance(batch, Mapping):
@@ -180,7 +228,7 @@ def items(batch: Any) -> Iterable[tuple[str, Any]]:
 
 
 def check_loader(loader: Any, name: str) -> None:
-    if not isinstance(loader, Iterable) or isinstance(loader, (Data, Mapping, Tensor, str)):
+    if not isinstance(loader, Iterable) or isinstance(loader, (Data, HeteroData, Mapping, Tensor, str)):
         raise GraphMaskError(
             f"Expected {name} to be an iterable of batches (a DataLoader, a list), got {type(loader).__name__}. "
             "For one graph pass [data]."
@@ -203,10 +251,12 @@ def scan(loader: Iterable[Any], name: str) -> int:
     return count
 
 
-def repeat(batch: Data, copies: int) -> Data | None:
+def repeat(batch: Data | HeteroData, copies: int) -> Data | HeteroData | None:
     """One graph several times side by side, as PyG batches graphs; None if PyG cannot."""
     single = batch.clone() if isinstance(batch, Batch) else batch
-    if isinstance(single, Batch):
+    if isinstance(single, Batch) and isinstance(single, HeteroData):
+        single = single.get_example(0)
+    elif isinstance(single, Batch):
         single = Data.from_dict({key: value for key, value in single.to_dict().items() if key not in {"batch", "ptr"}})
     try:
         return Batch.from_data_list([single] * copies)
@@ -222,6 +272,15 @@ class Split:
     row_graph: Tensor  #: [rows]
     first_node: Tensor  #: [B] subtracted from node numbers
     count: int
+    place: Tensor | None = None  #: [N] a node's number within its graph, where those of a graph do not lie together
+    sizes: Tensor | None = None  #: [B, T] nodes by node type
+
+    def within(self, edge_index: Tensor) -> Tensor:
+        """Edges of the batch, with nodes numbered within their graphs."""
+        if self.count == 1:
+            return edge_index
+        found = edge_index - self.first_node[self.edge_graph] if self.place is None else self.place[edge_index]
+        return found.to(edge_index.dtype)
 
 
 def split(
@@ -238,6 +297,9 @@ def split(
     matrices).
     """
     device = edge_index.device
+    if isinstance(batch, HeteroData):
+        found = layout.divide(batch, rows)
+        return Split(found.edge_graph, found.row_graph, found.sizes[:, 0], len(found.sizes), found.place, found.sizes)
     if graph_of_edge is not None and graphs is not None:
         if rows % graphs:
             raise _unclear(rows, graphs)
@@ -249,6 +311,11 @@ def split(
     count = max(int(node_graph.max()) + 1, int(getattr(batch, "num_graphs", 0) or 0))
     sizes = torch.bincount(node_graph, minlength=count)
     first_node = sizes.cumsum(0) - sizes
+    place = None
+    if bool((node_graph[1:] < node_graph[:-1]).any()):  # as in what `to_homogeneous` makes of a heterogeneous batch
+        order = node_graph.argsort(stable=True)
+        within = torch.arange(len(order), device=device) - first_node[node_graph[order]]
+        place = torch.empty_like(order).scatter_(0, order, within)
     edge_graph = node_graph[edge_index[0]]
     candidates = tensor(batch, "edge_label_index")
     if rows == count:
@@ -261,7 +328,7 @@ def split(
         row_graph = edge_graph
     else:
         raise _unclear(rows, count)
-    return Split(edge_graph, row_graph, first_node, count)
+    return Split(edge_graph, row_graph, first_node, count, place)
 
 
 def unsplit(edge_index: Tensor, rows: int) -> Split:

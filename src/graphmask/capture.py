@@ -7,18 +7,17 @@ everything else in the library (gates, masking, other methods) is a `visit` func
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing
-from torch_geometric.utils import is_sparse, to_edge_index
+from torch_geometric.utils import is_sparse
 
-from graphmask.edges import EdgeMap
+from graphmask.edges import EdgeMap, EdgeType, effective_edges
 from graphmask.errors import GraphMaskError
 from graphmask.kernels import ALL, blend
 from graphmask.taps import AdjacencyTap, MatrixCall, MessageTap
@@ -35,10 +34,30 @@ class Site:
     module: str
     calls: tuple[int, ...]
     reverse: bool = False  #: messages travel from the second row of edge_index to the first
+    types: tuple[tuple[EdgeType, ...], ...] = ()  #: of a heterogeneous graph: the edge types that each call carries
+    layer: str = ""  #: the same for sites next to each other that send at the same time, along other edge types each
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Site:
-        return cls(value["name"], value["module"], tuple(value["calls"]), value["reverse"])
+        types = tuple(tuple((a, r, b) for a, r, b in kinds) for kinds in value.get("types", ()))
+        return cls(
+            value["name"], value["module"], tuple(value["calls"]), value["reverse"], types, value.get("layer", "")
+        )
+
+    @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """All that it carries; nothing where the graph has one type of nodes."""
+        return tuple(dict.fromkeys(kind for kinds in self.types for kind in kinds))
+
+
+def layers_of(sites: Sequence[Site]) -> list[int]:
+    """[L] the layer of every site: sites that send at the same time, each along other edge types, are one layer."""
+    found: list[int] = []
+    for number, site in enumerate(sites):
+        last = sites[number - 1]
+        same = number > 0 and site.layer != "" and (site.layer, site.reverse) == (last.layer, last.reverse)
+        found.append(found[-1] + (not same) if found else 0)
+    return found
 
 
 @dataclass
@@ -131,16 +150,34 @@ class Tap:
         self.inputs: dict[str, tuple[Any, ...]] = {}
         self.pending: dict[str, tuple[Tensor, dict[str, Any]]] = {}
         self.covered: dict[str, Tensor] = {}
+        #: Of calls that are told by their edge types, what each carries, and which were made in this run.
+        self.carries = {
+            (site.module, call): frozenset(kinds)
+            for site in self.sites
+            for call, kinds in zip(site.calls, site.types, strict=False)
+        }
+        self.made: set[tuple[str, int]] = set()
+        edge_map.restart()
 
     def restart(self) -> None:
         """A new run of the model begins: count calls from zero."""
         self.calls.clear()
         self.covered.clear()
+        self.made.clear()
+        self.edge_map.restart()
 
     def check_complete(self) -> None:
         """Raise unless every site was visited exactly as when the sites were found."""
+        for (module, call), kinds in self.carries.items():
+            # A layer is not called for an edge type that a batch does not have.
+            if (module, call) not in self.made and self.edge_map.has_edges(tuple(kinds)):
+                raise GraphMaskError(
+                    f"Expected module {module!r} to send along {_names(kinds)}, as when the sites were found, but it "
+                    "was not called. The model's message passing must not depend on its input."
+                )
+        typed = {module for module, _ in self.carries}
         for module, period in self.period.items():
-            if self.calls.get(module, 0) != period:
+            if module not in typed and self.calls.get(module, 0) != period:
                 raise GraphMaskError(
                     f"Expected {period} message passing call(s) of module {module!r}, as when the sites were found, "
                     f"got {self.calls.get(module, 0)}. The model's message passing must not depend on its input."
@@ -161,8 +198,25 @@ class Tap:
                     f"Module {module!r} sends messages, but sent none when the sites were found. "
                     "The model's message passing must not depend on its input."
                 )
+            if self.edge_map.types is not None and (module, 0) in self.carries:
+                return self.place[module, self._call_of_types(module, frozenset(self.edge_map.types))]
             return self.place[module, call % self.period[module]]
         return self._discover(module, call, edges, reverse != self.edge_map.flipped)
+
+    def _call_of_types(self, module: str, kinds: frozenset[EdgeType]) -> int:
+        """Not by counting: calls of edge types that a batch does not have are left out."""
+        fitting = [call for (name, call), known in self.carries.items() if name == module and kinds <= known]
+        if not fitting:
+            raise GraphMaskError(
+                f"Module {module!r} sends along {_names(kinds)}, but did not when the sites were found. "
+                "The model's message passing must not depend on its input."
+            )
+        left = [call for call in fitting if (module, call) not in self.made]
+        if not left:  # a further run of the model
+            self.made -= {(module, call) for call in fitting}
+            left = fitting
+        self.made.add((module, left[0]))
+        return left[0]
 
     def _discover(self, module: str, call: int, edges: Tensor | None, reverse: bool) -> tuple[int, int]:
         # One place more for the layer's own self-loops (-1): hops that carry only those are hops, not relations.
@@ -174,12 +228,24 @@ class Tap:
             self.covered[module] = before | carried
             site = self.sites[number]
             reverse = site.reverse if bool(before.any()) else reverse  # an empty relation has no direction
-            self.sites[number] = Site(site.name, module, (*site.calls, call), reverse)
+            types = (*site.types, self.edge_map.types) if self.edge_map.types is not None else site.types
+            self.sites[number] = Site(site.name, module, (*site.calls, call), reverse, types, site.layer)
             return number, len(site.calls)
         self.covered[module] = carried
         repeat = sum(site.module == module for site in self.sites)
-        self.sites.append(Site(f"{module}#{repeat}" if repeat else module, module, (call,), reverse))
+        name, kinds = f"{module}#{repeat}" if repeat else module, self.edge_map.types
+        types = () if kinds is None else (kinds,)
+        self.sites.append(Site(name, module, (call,), reverse, types, self._layer(kinds or ())))
         return len(self.sites) - 1, 0
+
+    def _layer(self, kinds: tuple[EdgeType, ...]) -> str:
+        """A layer that comes again with an edge type it had is another one."""
+        base = self.edge_map.layer
+        name, repeat = base, 0
+        while base and any(site.layer == name and {*site.edge_types} & {*kinds} for site in self.sites):
+            repeat += 1
+            name = f"{base}#{repeat}"
+        return name
 
     # PyTorch Geometric layers ------------------------------------------------------------------------------
 
@@ -224,6 +290,7 @@ class Tap:
                 continue
             if not isinstance(extra, nn.Parameter):  # the layer's, though it may happen to have E' rows
                 _add_extra(messages, key, extra)
+        self._add_types(messages)
         attention = kwargs.get("alpha", getattr(layer, "_alpha", None))
         if isinstance(attention, Tensor) and attention.dim() and attention.shape[0] == count:
             messages.attention = attention.detach()
@@ -231,6 +298,15 @@ class Tap:
         messages.fresh = _fresh(value, layer, kwargs)
         answer = self.visit(messages)
         return None if answer is None else replace(messages, *answer)
+
+    def _add_types(self, messages: Messages) -> None:
+        """Where one call carries several edge types (HGTConv), gates must know which."""
+        known, kinds = self.sites[messages.site].types, self.edge_map.edge_type
+        if not known or len(known[messages.piece]) < 2 or kinds is None or messages.edges is None:
+            return
+        place = {kind: number for number, kind in enumerate(known[messages.piece])}
+        numbers = torch.tensor([place.get(kind, 0) for kind in self.edge_map.all_types], device=kinds.device)
+        messages.categories["edge_type"] = numbers[kinds[messages.edges]]
 
     # Taps --------------------------------------------------------------------------------------------------
 
@@ -266,19 +342,8 @@ class Tap:
         return self.visit(messages)
 
 
-def effective_edges(edge_index: Any) -> Tensor:
-    """[2, E'] in the order in which a layer makes its messages, whatever form the graph has."""
-    if isinstance(edge_index, EdgeIndex):
-        return edge_index.as_tensor()
-    if is_sparse(edge_index):  # adj_t: rows receive, columns send
-        if isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_coo:
-            # Not to_edge_index, which declares the user's own tensor coalesced, in place and in the middle of a graph
-            # of gradients.
-            target, source = edge_index.coalesce().indices()
-        else:
-            target, source = to_edge_index(edge_index)[0]
-        return torch.stack([source, target])
-    return edge_index
+def _names(kinds: frozenset[EdgeType]) -> str:
+    return "edge type " + ", ".join(str(kind) for kind in sorted(kinds))
 
 
 def _add_extra(messages: Messages, key: str, extra: Tensor) -> None:
@@ -337,8 +402,12 @@ def _states(
     """
     per_node = [propagated.get(key[:-2]) for key in collected if key.endswith(("_i", "_j"))]
     counts = {_count(part, layer.node_dim) for value in per_node for part in _pair(value) if isinstance(part, Tensor)}
-    for candidate in (*inputs, *propagated.values()):
+    for key, candidate in [*(("", value) for value in inputs), *propagated.items()]:
         pair = _pair(candidate)
+        if f"{key}_j" in collected and f"{key}_i" not in collected and isinstance(candidate, Tensor):
+            # Receivers are told by a tensor of their own (HGTConv: keys and queries), in numbers of their own.
+            mine = (propagated.get(name[:-2]) for name in collected if name.endswith("_i"))
+            pair = (pair[0], next((value for value in mine if isinstance(value, Tensor)), pair[1]))
         if not isinstance(pair[0], Tensor) or not pair[0].is_floating_point() or is_sparse(pair[0]):
             continue
         if counts and _count(pair[0], layer.node_dim) not in counts:

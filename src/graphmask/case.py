@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from graphmask import batches, gradients, masking
 from graphmask.batches import Forward, Split
@@ -34,9 +34,10 @@ class Choice:
 
 @dataclass
 class _Copies:
-    batch: Data
+    batch: Data | HeteroData
     edge_map: EdgeMap
     count: int
+    order: Tensor | None = None  #: [K * E] where each edge of the first copy, of the second, ... lies; None: in order
 
 
 @dataclass
@@ -91,6 +92,8 @@ class Case:
         for some in gates.split(at_once):
             full = torch.cat([some, some[:1].expand(at_once - len(some), -1, -1)])  # one size: one map of the edges
             wide = full.transpose(0, 1).flatten(1)
+            if copies.order is not None:
+                wide = torch.empty_like(wide).index_copy_(1, copies.order, wide)
             output = masking.run(
                 self.model, self.forward, copies.batch, copies.edge_map, self.trace.sites, wide, baselines
             )
@@ -101,13 +104,15 @@ class Case:
         """The batch several times side by side; None if that cannot be done or the model does not take it alike."""
         edges = max(self.trace.edge_index.shape[1], 1)
         count = min(MOST_COPIES, EDGES_AT_ONCE // edges)
-        if count < 2 or not isinstance(self.batch, Data) or self.split.count != 1:
+        if count < 2 or not isinstance(self.batch, (Data, HeteroData)) or self.split.count != 1:
             return None  # a batch of many graphs fills a pass already
         batch = batches.repeat(self.batch, count)
         edge_index = None if batch is None else batches.edge_index_of(batch)
         if batch is None or edge_index is None:
             return None
-        copies = _Copies(batch, EdgeMap(edge_index), count)
+        copies = _Copies(batch, batches.edge_map_of(batch), count)
+        if isinstance(batch, HeteroData):  # edges lie type after type, not copy after copy
+            copies.order = batches.split(batch, edge_index, count).edge_graph.argsort(stable=True)
         whole = torch.ones(len(self.trace.sites), edge_index.shape[1], dtype=torch.bool, device=edge_index.device)
         try:
             output = masking.run(
@@ -159,7 +164,7 @@ class Case:
     def uniform(self, seed: int) -> Tensor:
         """[L, E] random numbers in (0, 1) by the graph and the edge's place in it, whatever batch the graph is in."""
         trace, split = self.trace, self.split
-        edges = trace.edge_index - split.first_node[split.edge_graph]
+        edges = split.within(trace.edge_index)
         known = batches.tensor(self.batch, "edge_type")
         kind = edges[0] if known is None or known.shape != split.edge_graph.shape else known.long()
         here = _scramble(edges[0] + _scramble(edges[1] + _scramble(kind + _scramble(self.rank + seed))))

@@ -19,6 +19,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explanation import scores_of
 from graphmask.gates import SiteSpec
 from graphmask.guest import freeze, guest
+from graphmask.layout import Types
 from graphmask.method import Method
 from graphmask.probe import Probe
 from graphmask.progress import Progress
@@ -113,21 +114,15 @@ class GraphMask(Method):
                 with gradients.needed():
                     history = run(training, loader, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
         self.probe, self.history, self.sites = training.probe, history, training.probe.sites
+        self.types = training.probe.types
         return history
 
     def _start(self, loader: Iterable[Any], epochs: int | None, count: int) -> Training:
         """Find the sites on the first batch that has edges; set up gates, baselines and divergence."""
         torch.manual_seed(self.seed)
-        some: list[Any] = []
-        for batch in loader:
-            edge_index = batches.edge_index_of(batch)
-            if edge_index is None or edge_index.shape[1]:
-                some.append(batch)
-            if len(some) == 4:
-                break
-        if not some:
-            raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
+        some, types = batches.first_few(loader, 4)
         probe, output = Probe.discover(self.model, self.forward, some[0], self.hidden, self.seed)
+        probe.types = types
         if not bool(torch.isfinite(output).all()):
             raise GraphMaskError(
                 "Expected finite model outputs, got NaN or infinity on the first batch. "
@@ -228,6 +223,7 @@ def _load(
     probe.load_state_dict(tensors)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     explainer.probe, explainer.sites = probe.to(device), sites
+    explainer.types = probe.types = Types.from_json(description.get("types"))
     explainer.history = checkpoint.history_from_json(description["history"])
     return explainer
 
@@ -243,6 +239,7 @@ def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
         "divergence": explainer.divergence.state(),
         "custom_forward": explainer.forward is not batches.default_forward,
         "sites": [asdict(site) for site in probe.sites],
+        "types": probe.types,
         "specs": [spec.to_json() for spec in probe.specs],
     }
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from graphmask import storage
-from graphmask.capture import Site
+from graphmask.capture import Site, layers_of
+from graphmask.edges import EdgeMap
 from graphmask.errors import GraphMaskError
 
 if TYPE_CHECKING:
@@ -91,25 +92,27 @@ class Explanation:
     def paths(self, target: int, *, limit: int = 1000, persist: bool = True) -> list[tuple[Hop, ...]]:
         """Retained paths that end in node ``target``, each as long as it can be, longest first.
 
-        A path is a chain of kept messages at rising sites. With ``persist`` a node may hold its state over a site
-        (most layers connect a node with itself); without, consecutive hops are at consecutive sites and the last
-        hop at the last site. At most ``limit`` paths are listed.
+        A path is a chain of kept messages at rising layers, which are sites; of a heterogeneous model, where sites of
+        several edge types send at the same time, those together. With ``persist`` a node may hold its state over a site
+        (most layers connect a node with itself); without, consecutive hops are at consecutive layers and the last
+        hop at the last layer. At most ``limit`` paths are listed.
         """
         if not 0 <= target < max(self.num_nodes, 1):
             raise GraphMaskError(f"Expected a node from 0 to {self.num_nodes - 1}, got {target}.")
-        incoming: dict[tuple[int, int], list[Hop]] = {}
+        incoming: dict[tuple[int, int], list[Hop]] = {}  # by layer and node
+        layers = layers_of(self.structure)
         for site, edge in self.kept.nonzero().tolist():
             source, receiver = self._ends(site, edge)
-            incoming.setdefault((site, receiver), []).append(Hop(site, edge, source, receiver))
+            incoming.setdefault((layers[site], receiver), []).append(Hop(site, edge, source, receiver))
         found: list[tuple[Hop, ...]] = []
-        last = len(self.structure)
+        last = layers[-1] + 1 if layers else 0
         stack: list[tuple[int, int, tuple[Hop, ...]]] = [(last, target, ())]
         while stack and len(found) < limit:
-            site, node, tail = stack.pop()
-            below = range(site) if persist else range(max(site - 1, 0), site)
+            layer, node, tail = stack.pop()
+            below = range(layer) if persist else range(max(layer - 1, 0), layer)
             hops = [hop for k in below for hop in incoming.get((k, node), ())]
-            # With persistence a hop two sites down is reached directly; that is one path, not several.
-            stack += [(hop.site, hop.source, (hop, *tail)) for hop in reversed(hops)]
+            # With persistence a hop two layers down is reached directly; that is one path, not several.
+            stack += [(layers[hop.site], hop.source, (hop, *tail)) for hop in reversed(hops)]
             if not hops and tail:
                 found.append(tail)
         return sorted(found, key=len, reverse=True)
@@ -117,6 +120,10 @@ class Explanation:
     def _ends(self, site: int, edge: int) -> tuple[int, int]:
         source, target = self.edge_index[:, edge].tolist()
         return (target, source) if self.structure[site].reverse else (source, target)
+
+    def edge_map(self) -> EdgeMap:
+        """What tells whose edges a layer sends along."""
+        return EdgeMap(self.edge_index)
 
     # Elsewhere ---------------------------------------------------------------------------------------------
 
@@ -182,7 +189,7 @@ class Explanation:
             baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
             fields["index"] = None if fields.get("index") is None else tuple(fields["index"])
             _check_shapes(tensors, len(structure))
-            return cls(**{**fields, **tensors}, structure=structure, baselines=baselines)
+            return build(**{**fields, **tensors}, structure=structure, baselines=baselines)
 
 
 def _check_shapes(tensors: dict[str, Tensor], sites: int) -> None:
@@ -196,6 +203,13 @@ def _check_shapes(tensors: dict[str, Tensor], sites: int) -> None:
 
 _TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type")
 _VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "info", "index")
+
+
+def build(**fields: Any) -> Explanation:
+    """An `Explanation`; a `HeteroExplanation` where that is what the notes say."""
+    from graphmask.hetero import NOTES, HeteroExplanation
+
+    return (HeteroExplanation if NOTES in fields.get("info", {}) else Explanation)(**fields)
 
 
 def scores_of(locations: Tensor, probability: Tensor) -> Tensor:

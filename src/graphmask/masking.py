@@ -78,5 +78,5 @@ def masked(model: nn.Module, explanation: Explanation) -> Iterator[nn.Module]:
     visit = by_user_edges(explanation.kept, explanation.baselines)
     with guest(model):
         model.eval()
-        with tap(model, visit, explanation.edge_index, explanation.structure):
+        with tap(model, visit, explanation.edge_map(), explanation.structure):
             yield model

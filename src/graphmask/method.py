@@ -17,8 +17,10 @@ from graphmask.capture import Messages, Site, check_model
 from graphmask.case import Case, Choice
 from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import Explanation
+from graphmask.explanation import Explanation, build
 from graphmask.guest import freeze, guest
+from graphmask.hetero import notes
+from graphmask.layout import Types, agreed
 from graphmask.rows import Index, RowsOnly, nodes_read, receptive_field, rows_of
 from graphmask.store import Store
 from graphmask.store.columns import Metadata
@@ -62,6 +64,7 @@ class Method(ABC):
         self.tolerance = float(tolerance)
         self.seed = seed
         self.sites: tuple[Site, ...] | None = None
+        self.types: Types | None = None  #: node and edge types of heterogeneous data, known with the sites
 
     # What a method is --------------------------------------------------------------------------------------
 
@@ -198,6 +201,7 @@ class Method(ABC):
     def _case(self, batch: Any, where: str, index: Index | None = None, forward: Forward | None = None) -> Case:
         """Run the original model."""
         whole, forward = index is not None or forward is not None, forward or self.forward
+        types = agreed(self.types, batches.types_of(batch), where, self.sites is not None)
         trace = record(self.model, forward, batch, self.sites, self.look)
         if not bool(torch.isfinite(trace.output).all()):
             raise GraphMaskError(
@@ -205,7 +209,7 @@ class Method(ABC):
                 "GraphMask."
             )
         if trace.edge_index.shape[1]:  # without edges, hops of one layer look like its relations
-            self.sites = trace.sites
+            self.sites, self.types = trace.sites, types
         self.divergence.resolve(trace.output)
         case = Case(self.model, forward, self.divergence, self.tolerance, batch, trace, whole)
         if index is not None:
@@ -219,6 +223,12 @@ class Method(ABC):
         edge_type = trace.edge_type if trace.edge_type is not None else batches.tensor(case.batch, "edge_type")
         if edge_type is not None and edge_type.shape != split.edge_graph.shape:
             edge_type = None
+        types = self.types or batches.types_of(case.batch)
+        info = notes(types, case)
+        if types is not None and edge_type is not None:
+            known = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
+            edge_type = torch.tensor(known, dtype=torch.long, device=edge_type.device)[edge_type]
+        local = split.within(trace.edge_index)
         nodes = _nodes_per_graph(case)
         baselines = [baseline.detach().clone() for baseline in choice.baselines]
         edges, rows = _groups(split.edge_graph, split.count), _groups(split.row_graph, split.count)
@@ -227,12 +237,9 @@ class Method(ABC):
             zip(divergence.tolist(), flips.tolist(), nodes, reopened.tolist(), strict=True)
         ):
             e, o = edges[graph], rows[graph]
-            edge_index = trace.edge_index[:, e]
-            if split.count > 1:
-                edge_index = edge_index - split.first_node[graph]
             result.append(
-                Explanation(
-                    edge_index=edge_index,
+                build(
+                    edge_index=local[:, e],
                     kept=choice.kept[:, e],
                     scores=choice.scores[:, e],
                     carried=trace.carried[:, e],
@@ -248,6 +255,7 @@ class Method(ABC):
                     reopened=r,
                     method=self.name,
                     index=case.forward.rows if isinstance(case.forward, RowsOnly) else None,
+                    info=info[graph],
                 )
             )
         return result
@@ -288,6 +296,8 @@ def _groups(owner: Tensor, count: int) -> list[Any]:
 
 def _nodes_per_graph(case: Case) -> list[int]:
     trace, count = case.trace, case.split.count
+    if case.split.sizes is not None:
+        return case.split.sizes.sum(1).tolist()
     if trace.graphs is not None and trace.nodes is not None:
         return [trace.nodes * trace.graphs // count] * count
     node_graph = batches.tensor(case.batch, "batch")

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
 from graphmask import batches, gradients, masking
 from graphmask.batches import Forward
@@ -19,6 +20,7 @@ from graphmask.capture import Messages, Site, tap
 from graphmask.divergence import Divergence
 from graphmask.edges import EdgeMap
 from graphmask.gates import Gate, SiteSpec, build
+from graphmask.layout import Types
 from graphmask.trace import Trace, no_messages, record
 
 
@@ -34,6 +36,8 @@ class Gated:
     def join(cls, parts: list[Gated]) -> Gated:
         if len(parts) == 1:
             return parts[0]
+        if not parts:  # the layer of an edge type that the batch does not have
+            return cls(torch.empty(0), torch.empty(0))
         mine = torch.cat([torch.ones_like(part.value) if part.mine is None else part.mine for part in parts])
         return cls(torch.cat([part.location for part in parts]), torch.cat([part.value for part in parts]), mine)
 
@@ -85,6 +89,7 @@ class Probe(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.sites = sites
+        self.types: Types | None = None  # of heterogeneous data
         self.specs = tuple(specs)
         self.hidden = hidden
         self.gates = nn.ModuleList([build(spec, hidden, generator) for spec in specs])
@@ -117,7 +122,7 @@ class Probe(nn.Module):
         def visit(messages: Messages) -> None:
             found.setdefault(messages.site, []).append(messages)
 
-        with tap(model, visit, batches.edge_index_of(batch)) as state:
+        with tap(model, visit, batches.edge_map_of(batch)) as state:
             output = batches.call(forward, model, batch)
         if not state.sites:
             raise no_messages()
@@ -176,10 +181,11 @@ class Probe(nn.Module):
         """Let go of the last batch."""
         self._last_map = self._last_run = None
 
-    def _edge_map(self, edge_index: Tensor | None) -> EdgeMap:
+    def _edge_map(self, batch: Any) -> EdgeMap:
         """The last one again if the graph is the same: training on one large graph maps its edges once."""
+        edge_index = None if isinstance(batch, HeteroData) else batches.edge_index_of(batch)
         if edge_index is None:
-            return EdgeMap(None)
+            return batches.edge_map_of(batch)
         if self._last_map is None or self._last_map[0] is not edge_index or self._last_map[1] != edge_index._version:
             self._last_map = (edge_index, edge_index._version, EdgeMap(edge_index))
         return self._last_map[2]
@@ -197,7 +203,7 @@ class Probe(nn.Module):
 
         Returns the two outputs and the gates of every site.
         """
-        edge_map = self._edge_map(batches.edge_index_of(batch))
+        edge_map = self._edge_map(batch)
         answers: dict[tuple[int, int], tuple[Tensor, slice]] = {}
         gated: list[list[Gated]] = [[] for _ in self.sites]
         # Both passes draw the same dropout: what differs between them is the masking alone.

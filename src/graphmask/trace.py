@@ -28,8 +28,8 @@ class Trace:
     edge_map: EdgeMap  #: of the user's edges, for further runs over the same graph
     values: Tensor  #: [L, E] what was read; -inf where the site sends nothing along that edge
     carried: Tensor  #: bool [L, E]; less than what was read where only some rows of the output are asked about
-    widths: tuple[int, ...]  #: size of a message, per site
-    edge_type: Tensor | None = None  #: [E], from taps that know relations
+    widths: tuple[int, ...]  #: size of a message, per site; 0 where none was sent
+    edge_type: Tensor | None = None  #: [E], from heterogeneous graphs and taps that know relations
     edge_graph: Tensor | None = None  #: [E], from taps that know the batch
     graphs: int | None = None
     nodes: int | None = None  #: per graph, where all have as many
@@ -55,7 +55,7 @@ def record(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ..
         else:
             widths[messages.site] = messages.flat().shape[1]
 
-    with torch.no_grad(), tap(model, visit, batches.edge_index_of(batch), sites) as state:
+    with torch.no_grad(), tap(model, visit, batches.edge_map_of(batch), sites) as state:
         output = batches.call(forward, model, batch)
         if not state.sites:
             raise no_messages()
@@ -66,8 +66,9 @@ def record(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ..
     for site, edges, value in columns:
         values[site, slice(-1) if edges is None else edges] = value
     values = values[:, :-1]
-    sizes = tuple(widths[site] for site in range(len(state.sites)))
+    sizes = tuple(widths.get(site, 0) for site in range(len(state.sites)))
     trace = Trace(output, tuple(state.sites), state.edge_map, values, values > -torch.inf, sizes)
+    trace.edge_type = state.edge_map.edge_type
     if matrix:
         call = matrix[0].matrix
         assert call is not None

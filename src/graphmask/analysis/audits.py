@@ -186,7 +186,7 @@ def mean_messages(method: Method, loader: Iterable[Any]) -> list[Tensor]:
     with guest(method.model):
         freeze(method.model, training=False)
         for batch in loader:
-            with tap(method.model, visit, batches.edge_index_of(batch), sites) as state:
+            with tap(method.model, visit, batches.edge_map_of(batch), sites) as state:
                 batches.call(method.forward, method.model, batch)
             sites = sites or tuple(state.sites)
     return [(sums[site] / max(counts[site], 1)).to(dtypes[site]) for site in sorted(sums)]

@@ -13,6 +13,8 @@ from graphmask.analysis.inverses import inverses
 from graphmask.analysis.layers import attribution_by_layer, attribution_levels, layers_dropped
 from graphmask.analysis.leakage import FEWEST, baseline_leakage, mask_leakage
 from graphmask.analysis.paths import path_patterns
+from graphmask.capture import layers_of
+from graphmask.hetero import TYPE_NAMES
 from graphmask.method import Method
 from graphmask.store import Store
 
@@ -33,7 +35,7 @@ class Named(NamedTuple):
 STREAMED: dict[str, tuple[str, Callable[[Store], polars.DataFrame]]] = {
     "edge_types": (
         "Kept edges by layer and type, beside the type's base rate",
-        lambda store: edge_types_of_store(store.edges),
+        lambda store: edge_types_of_store(_by_layer(store)),
     ),
     "layers": (
         "Share of the kept, and of the score, per layer",
@@ -63,9 +65,38 @@ SAMPLE, BATCHES, SEED = 10_000, 8, 0
 def of_store(store: Store) -> Iterator[Named]:
     """What explanations alone tell, in memory that does not grow with their number."""
     for name, (title, analysis) in STREAMED.items():
-        yield Named(name, title, analysis(store))
+        yield Named(name, title, _with_names(analysis(store), type_names(store)))
     if has_one_class_each(store):
         yield mask_leakage_of(store)
+
+
+def type_names(store: Store) -> list[str] | None:
+    """Names of edge types, where data was heterogeneous or once was (`HeteroData.to_homogeneous`)."""
+    return store.types.names if store.types is not None else store[0].info.get(TYPE_NAMES)
+
+
+def _by_layer(store: Store) -> polars.LazyFrame:
+    """Rows with numbers of layers, which sites of several edge types may share, in place of sites."""
+    import polars as pl
+
+    return store.edges.with_columns(
+        pl.col("layer").replace_strict(list(range(len(store.structure))), layers_of(store.structure))
+    )
+
+
+def _with_names(frame: polars.DataFrame, names: list[str] | None) -> polars.DataFrame:
+    import polars as pl
+
+    if names is None:
+        return frame
+    numbers = list(range(len(names)))
+
+    def named(values: polars.Expr) -> polars.Expr:
+        return values.replace_strict(numbers, names, default=values.cast(pl.String), return_dtype=pl.String)
+
+    single = [named(pl.col(column)) for column in ("type", "other") if column in frame.columns]
+    lists = [pl.col(column).list.eval(named(pl.element())) for column in ("pattern",) if column in frame.columns]
+    return frame.with_columns(*single, *lists)
 
 
 def mask_leakage_of(store: Store) -> Named:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from graphmask.analysis.side_by_side import NO_TYPE, Block, Nodes, nodes_of, number_of_nodes, side_by_side
 from graphmask.analysis.tables import load_polars, share, table
+from graphmask.capture import layers_of
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation, Hop
 
@@ -70,37 +71,41 @@ def list_paths(
     before, _ = _arrivals(explanation, sources, persist)
     starts = None if sources is None else set(nodes_of(explanation, sources))
     incoming: dict[tuple[int, int], list[Hop]] = {}
-    for site, (edges, source, target) in enumerate(_hops(explanation)):
-        useful = before[site][source] > 0  # some path arrives there, or begins
-        for edge, u, v in zip(edges[useful].tolist(), source[useful].tolist(), target[useful].tolist(), strict=True):
-            incoming.setdefault((site, v), []).append(Hop(site, edge, u, v))
+    for layer, (sites, *ends) in enumerate(_hops(explanation)):
+        useful = before[layer][ends[1]] > 0  # some path arrives there, or begins
+        for hop in zip(*(column[useful].tolist() for column in (sites, *ends)), strict=True):
+            incoming.setdefault((layer, hop[-1]), []).append(Hop(*hop))
     found: list[tuple[Hop, ...]] = []
-    last = len(explanation.structure)
+    layers = layers_of(explanation.structure)
+    last = layers[-1] + 1 if layers else 0
     nodes = range(number_of_nodes(explanation)) if targets is None else sorted(set(nodes_of(explanation, targets)))
     stack: list[tuple[int, int, tuple[Hop, ...]]] = [(last, node, ()) for node in reversed(nodes)]
     while stack and len(found) < limit:
-        site, node, tail = stack.pop()
-        below = range(site) if persist else range(max(site - 1, 0), site)
+        layer, node, tail = stack.pop()
+        below = range(layer) if persist else range(max(layer - 1, 0), layer)
         hops = [hop for k in below for hop in incoming.get((k, node), ())]
-        stack += [(hop.site, hop.source, (hop, *tail)) for hop in reversed(hops)]
+        stack += [(layers[hop.site], hop.source, (hop, *tail)) for hop in reversed(hops)]
         if tail and (not hops if starts is None else node in starts):
             found.append(tail)
     return sorted(found, key=len, reverse=True)
 
 
-def _hops(explanation: Explanation) -> list[tuple[Array, Array, Array]]:
-    """Per site the kept edges, their senders and receivers."""
+def _hops(explanation: Explanation) -> list[tuple[Array, Array, Array, Array]]:
+    """Per layer the sites at which edges are kept, the edges, their senders and receivers."""
     edge_index, kept = explanation.edge_index.cpu().numpy(), explanation.kept.cpu().numpy()
+    structure = explanation.structure
+    layers = np.array(layers_of(structure), dtype=int)
     found = []
-    for site, row in zip(explanation.structure, kept, strict=True):
-        edges = row.nonzero()[0]
-        source, target = edge_index[::-1, edges] if site.reverse else edge_index[:, edges]
-        found.append((edges, source, target))
+    for layer in range(len({*layers.tolist()})):
+        rows = np.flatnonzero(layers == layer)
+        at, edges = kept[rows].nonzero()
+        source, target = edge_index[::-1, edges] if structure[rows[0]].reverse else edge_index[:, edges]
+        found.append((rows[at], edges, source, target))
     return found
 
 
 def _arrivals(explanation: Explanation, sources: Sequence[int] | None, persist: bool) -> tuple[list[Array], Array]:
-    """Per site [N]: ways to be in a node before it, a start among them; and [N] the paths that end in a node.
+    """Per layer [N]: ways to be in a node before it, a start among them; and [N] the paths that end in a node.
 
     Arrays of Python's integers: the number of paths may be exponential in the number of layers.
     """
@@ -110,7 +115,7 @@ def _arrivals(explanation: Explanation, sources: Sequence[int] | None, persist: 
     if sources is not None:
         given[nodes_of(explanation, sources)] = 1
     before = []
-    for _, source, target in _hops(explanation):
+    for _, _, source, target in _hops(explanation):
         start = (~reached).astype(int) if sources is None else given
         before.append(ended + start)
         arriving = np.zeros(nodes, dtype=object)

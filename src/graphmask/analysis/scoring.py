@@ -153,7 +153,7 @@ def measures(case: Case, output: Tensor, score: Score | None) -> dict[str, tuple
 
 def _right(case: Case, output: Tensor) -> Tensor | None:
     """bool [rows] against the labels; None if there are none, or not one per row."""
-    labels = batches.tensor(case.batch, "y")
+    labels, _ = batches.labels_of(case.batch, output.shape[0])
     if labels is None or not labels.dim():
         return None
     if isinstance(case.forward, RowsOnly) and len(labels) == case.forward.count:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmask.capture import Site
+from graphmask.capture import Site, layers_of
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.store import Store
@@ -30,7 +30,10 @@ Nodes = Sequence[int] | Key
 
 @dataclass
 class Block:
-    """``G`` graphs, ``E`` edges in all, ``L`` sites; nodes are numbered through."""
+    """``G`` graphs, ``E`` edges in all, ``L`` layers; nodes are numbered through.
+
+    Layers are sites; of heterogeneous models, sites of several edge types that send at the same time are one layer.
+    """
 
     structure: tuple[Site, ...]
     source: Tensor  #: [L, E] node that sends: the second row of edge_index where a site runs against the edges
@@ -95,7 +98,15 @@ class Block:
         graph = torch.arange(len(counts)).repeat_interleave(counts)
         first_node = sizes.cumsum(0) - sizes
         both = edges + first_node[graph]
-        reverse = torch.tensor([site.reverse for site in structure], dtype=torch.long)
+        layers = layers_of(structure)
+        if len(layers) > 1 and layers[-1] + 1 < len(layers):
+            # Sites that send at the same time, each along edge types of its own, are one layer: no edge is in two.
+            rows = torch.tensor(layers)[:, None].expand(-1, kept.shape[1])
+            empty = torch.zeros(layers[-1] + 1, kept.shape[1], dtype=torch.long)
+            kept, carried = (empty.scatter_add(0, rows, value.long()) > 0 for value in (kept, carried))
+            scores = empty.to(scores.dtype).scatter_add(0, rows, scores)
+        first = [layers.index(layer) for layer in range(len(kept))]
+        reverse = torch.tensor([structure[site].reverse for site in first], dtype=torch.long)
         ends = both[reverse], both[1 - reverse]
         return cls(structure, *ends, kept, carried, scores, types, graph, first_node, int(sizes.sum()), load)
 

@@ -81,14 +81,13 @@ class Amortised(Method):
                             optimiser.step()
                         step += 1
                         bar.update(task, advance=1)
-        self.probe, self.sites = probe, probe.sites
+        self.probe, self.sites, self.types = probe, probe.sites, probe.types
 
     def _discover(self, loader: Iterable[Any]) -> tuple[Probe, Tensor]:
-        for batch in loader:
-            edge_index = batches.edge_index_of(batch)
-            if edge_index is None or edge_index.shape[1]:
-                return Probe.discover(self.model, self.forward, batch, self.hidden, self.seed, self.sees)
-        raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
+        (batch,), types = batches.first_few(loader, 1)
+        probe, output = Probe.discover(self.model, self.forward, batch, self.hidden, self.seed, self.sees)
+        probe.types = types
+        return probe, output
 
     def sees(self, spec: SiteSpec) -> SiteSpec:
         """What the networks may look at; by default all that GraphMask's gates see."""

@@ -52,7 +52,7 @@ class InformationBottleneck(Amortised):
             moments[messages.site] += torch.stack([count, rows.sum(0), rows.square().sum(0)])
 
         for batch in loader:
-            with tap(self.model, visit, batches.edge_index_of(batch), probe.sites):
+            with tap(self.model, visit, batches.edge_map_of(batch), probe.sites):
                 batches.call(self.forward, self.model, batch)
         self.means = [(total / count.clamp_min(1)).float() for count, total, _ in moments]
         self.deviations = [
@@ -78,15 +78,15 @@ class InformationBottleneck(Amortised):
             noise = mean + deviation * torch.randn(len(messages.source), len(mean), generator=self.generator)
             return shares[messages.site, messages.piece], noise
 
-        edge_index = batches.edge_index_of(batch)
-        with torch.no_grad(), tap(self.model, capture, edge_index, probe.sites):
+        edge_map = batches.edge_map_of(batch)
+        with torch.no_grad(), tap(self.model, capture, edge_map, probe.sites):
             original = batches.call(self.forward, self.model, batch)
         torch.set_rng_state(random_state)  # both passes draw the same dropout
-        with tap(self.model, noisy, edge_index, probe.sites):
+        with tap(self.model, noisy, edge_map, probe.sites):
             masked = batches.call(self.forward, self.model, batch)
         gradients.check_passed(original, masked, True)
         loss = self.divergence.own_loss(original, masked).mean()
-        price = [part.mean() for part in map(torch.cat, information) if len(part)]
+        price = [part.mean() for part in map(torch.cat, filter(None, information)) if len(part)]
         return loss + self.beta * torch.stack(price).mean() if price else loss
 
     def information(self, share: Tensor, message: Tensor, site: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
+from graphmask.hetero import HeteroExplanation
 from graphmask.report import metadata, question_drawing
 from graphmask.report.gallery import Gallery, Totals
 from graphmask.report.page import OUTPUT_VALUES, Example, Table, render, write
@@ -34,6 +35,8 @@ def example(
 ) -> Example:
     """One explanation in the plain form the page draws. What is not given here is read from its ``info``."""
     found = metadata.read(explanation, type_names)
+    if isinstance(explanation, HeteroExplanation) and gold is None and found.gold is None:
+        explanation = explanation.by_layer()  # a drawing per layer, not one per layer and edge type
     nodes = found.node_labels if node_labels is None else [str(label) for label in node_labels]
     edges = found.edge_labels if edge_labels is None else [str(label) for label in edge_labels]
     made = Example(

@@ -8,6 +8,7 @@ odd record must not cost a reader the whole report.
 ``notes``                 a sentence or a list of them
 ``node_labels``           one text per node
 ``edge_labels``           one text per edge; without, ``edge_type`` by number
+``edge_type_names``       names of the numbers in ``edge_type``
 ``gold``                  the right answer, ``[L][E]`` of true and false
 ``tokens``                one word per node: there is a sentence view
 ``roles``                 ``{"start": 3, "end": 5, "label": "A0"}`` for words 3 and 4, or one text per word
@@ -36,6 +37,7 @@ from torch import Tensor
 
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
+from graphmask.hetero import TYPE_NAMES, HeteroExplanation
 from graphmask.report import question as questions
 from graphmask.report.sentence import Role
 
@@ -72,7 +74,11 @@ def read(explanation: Explanation, type_names: Mapping[int, str] | Sequence[str]
             found.notes.append(f"Left out: the question view. {error}")
     found.node_labels = _node_labels(info, nodes, found)
     found.edge_labels = _texts(info, "edge_labels", edges, "edges", found.notes)
+    if isinstance(explanation, HeteroExplanation):
+        found.node_labels = found.node_labels or explanation.node_labels
+        found.edge_labels = found.edge_labels or explanation.edge_labels
     if found.edge_labels is None and explanation.edge_type is not None:
+        type_names = type_names or info.get(TYPE_NAMES)
         found.edge_labels = [_type_name(int(value), type_names) for value in explanation.edge_type.tolist()]
     gold = info.get("gold")
     if gold is not None:

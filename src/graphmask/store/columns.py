@@ -142,7 +142,8 @@ def _predictions(divergence: Divergence, original: Tensor) -> Tensor | None:
 
 def _labels(batch: Any, found: list[Explanation]) -> Any:
     """``batch.y`` where it has one row per graph, or one per node or output row."""
-    y, owner, count = batches.tensor(batch, "y"), batches.tensor(batch, "batch"), len(found)
+    count = len(found)
+    y, owner = batches.labels_of(batch, sum(len(explanation.original) for explanation in found))
     if y is None or y.is_complex() or y.layout != torch.strided:
         return None
     y = cpu(y).reshape(y.shape or 1).double()
@@ -168,24 +169,26 @@ def _own_baselines(found: list[Explanation], shared: tuple[Tensor, ...]) -> list
     return [own[tuple(map(id, explanation.baselines))] for explanation in found]
 
 
-def notes_of(metadata: Metadata | None, batch: Any, count: int, where: str) -> list[str] | None:
-    """The user's notes on the graphs of a batch, as JSON."""
+def notes_of(metadata: Metadata | None, batch: Any, found: list[Explanation], where: str) -> list[str] | None:
+    """The user's notes on the graphs of a batch, and what explanations say of themselves, as JSON."""
+    count, own = len(found), [explanation.info for explanation in found]
     if metadata is None:
-        return None
+        return [json.dumps(info, ensure_ascii=False) for info in own] if any(own) else None
     notes = metadata(batch)
     if not isinstance(notes, Sequence) or isinstance(notes, str) or len(notes) != count:
         got = type(notes).__name__ if not isinstance(notes, Sequence) or isinstance(notes, str) else len(notes)
         raise GraphMaskError(
             f"Expected metadata(batch) to return a list of {count} dictionaries, one per graph of {where}, got {got}."
         )
-    return [_note(note, f"graph {number} of {where}") for number, note in enumerate(notes)]
+    places = [f"graph {number} of {where}" for number in range(count)]
+    return [_note(note, info, place) for note, info, place in zip(notes, own, places, strict=True)]
 
 
-def _note(note: Any, where: str) -> str:
+def _note(note: Any, own: dict[str, Any], where: str) -> str:
     if not isinstance(note, Mapping) or not all(isinstance(key, str) for key in note):
         raise GraphMaskError(f"Expected metadata of {where} to be a dictionary with text as keys, got {note!r:.80}.")
     try:
-        text = json.dumps(dict(note), ensure_ascii=False, allow_nan=False)
+        text = json.dumps({**note, **own}, ensure_ascii=False, allow_nan=False)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise GraphMaskError(

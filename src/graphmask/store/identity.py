@@ -15,12 +15,13 @@ from torch_geometric import EdgeIndex
 from graphmask import batches, storage
 from graphmask.capture import Site
 from graphmask.errors import GraphMaskError
+from graphmask.layout import Types
 
 if TYPE_CHECKING:
     from graphmask.method import Method
 
 #: Attributes of a method that do not change its explanations, or are compared in a way of their own.
-_ELSEWHERE = {"model", "forward", "divergence", "sites", "history", "progress"}
+_ELSEWHERE = {"model", "forward", "divergence", "sites", "types", "history", "progress"}
 
 
 def settings_of(method: Method) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def adopt(method: Method, settings: dict[str, Any], description: dict[str, Any],
     """Raise unless the store is the method's; bring the method to where it was after the first batch."""
     found, state = description["settings"], dict(description["divergence"])
     mine, sites = divergence_of(method), tuple(Site.from_json(site) for site in description["sites"])
+    types = Types.from_json(description.get("types"))
     other = [key for key in settings if key in found and found[key] != settings[key]]
     # Once resolved, "auto" has become a name: a saved and loaded explainer knows only that.
     compared = ("name", "probabilities", "variance") if method.divergence.resolved else ("choice",)
@@ -53,6 +55,8 @@ def adopt(method: Method, settings: dict[str, Any], description: dict[str, Any],
         other.append("divergence")
     if method.sites not in (None, sites):
         other.append("sites")
+    if method.sites is not None and method.types != types:
+        other.append("types")
     if other:
         raise GraphMaskError(
             f"Expected a store of this explainer at {folder}, found one with another {', '.join(other)}. "
@@ -61,6 +65,7 @@ def adopt(method: Method, settings: dict[str, Any], description: dict[str, Any],
     # Both are decided on the first batch, which is not run again.
     method.divergence.load_state(state)
     method.sites = sites
+    method.types = types
 
 
 def content_of(batch: Any) -> str:

@@ -17,7 +17,8 @@ from torch import Tensor
 from graphmask import storage
 from graphmask.capture import Site
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import Explanation
+from graphmask.explanation import Explanation, build
+from graphmask.layout import Types
 from graphmask.store import columns, files, order, safety
 from graphmask.store.columns import dtype_of
 from graphmask.store.files import Shard
@@ -78,6 +79,7 @@ class Store:
         self.structure = tuple(Site.from_json(site) for site in description["sites"])
         self.method: str = description["method"]
         self.tolerance: float = description["tolerance"]
+        self.types = Types.from_json(description.get("types"))  #: node and edge types of heterogeneous data
         self.baselines = shared_baselines(description)  #: per site, of graphs that have none of their own
         self.shards = shards
         self.spans = order.spans(shards)  #: where the graphs lie, in their order
@@ -203,7 +205,7 @@ class Store:
                 notes, own, index = texts[place].as_py(), row.pop("baselines"), row.pop("index", None)
                 kept, scores, carried = (parts[n][number].view(sites, count) for n in ("kept", "score", "carried"))
                 # Copies, so that whoever keeps one explanation does not keep its shard.
-                explanation = Explanation(
+                explanation = build(
                     edge_index=ends[number][:, :count].clone(),
                     kept=kept.clone(),
                     scores=scores.clone(),

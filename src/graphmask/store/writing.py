@@ -80,7 +80,7 @@ def write(
                     writer.begin(explain(batch, where)[0])  # what it decides holds for all processes
             elif number not in known:
                 found = explain(batch, where)
-                notes = columns.notes_of(metadata, batch, len(found), where)
+                notes = columns.notes_of(metadata, batch, found, where)
                 writer.add(batch, found, identity.content_of(batch), notes, number)
             elif identity.content_of(batch) != known[number]:
                 raise GraphMaskError(
@@ -218,6 +218,7 @@ class _Writer:
             "graphmask_version": version("graphmask"),
             "method": example.method,
             "tolerance": example.tolerance,
+            "types": self.method.types,
             "sites": [asdict(site) for site in example.structure],
             "baselines": [{"dtype": columns.name_of(b.dtype), "values": b.tolist()} for b in self.baselines],
             "output": columns.name_of(example.original.dtype),
