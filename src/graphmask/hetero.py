@@ -12,9 +12,10 @@ from torch import Tensor
 
 from graphmask import batches
 from graphmask.capture import Site, layers_of
-from graphmask.edges import EdgeType, HeteroEdgeMap
+from graphmask.edges import EdgeType
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation, Hop
+from graphmask.hetero_edges import HeteroEdgeMap
 from graphmask.layout import Types
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from graphmask.edges import EdgeType, HeteroEdgeMap, effective_edges
+from graphmask.edges import EdgeType, effective_edges
 from graphmask.errors import GraphMaskError
+from graphmask.hetero_edges import HeteroEdgeMap
 
 
 class Types(NamedTuple):

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
 from graphmask import batches
 from graphmask.batches import Forward
 from graphmask.errors import GraphMaskError
+from graphmask.layout import Layout
 from graphmask.trace import Trace
 
 #: A row of the output, several, or a mask over all of them.
@@ -79,7 +81,7 @@ def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> T
     """bool [N]: the nodes whose final states these of ``count`` rows are made from.
 
     A row is a candidate edge (``edge_label_index``; both its ends), a node, a graph (all its nodes) or an edge; where
-    counts do not tell which, all that fit. All nodes where nothing fits.
+    counts do not tell which, all that fit. All nodes where nothing fits. Of HeteroData, a node of a type, or anything.
     """
     edges = trace.edge_index
     highest = int(edges.max()) + 1 if edges.numel() else 0
@@ -95,7 +97,12 @@ def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> T
     candidates = batches.tensor(batch, "edge_label_index")
     if candidates is not None and candidates.shape[1] == count:
         read[candidates[:, at].flatten()] = True
-    if count in (nodes, batches.seeds_of(batch)):
+    if isinstance(batch, HeteroData):
+        layout = Layout.of(batch)
+        for first, size in zip(layout.first.values(), layout.counts, strict=True):
+            if size == count:  # the nodes of one type
+                read[first + at] = True
+    elif count in (nodes, batches.seeds_of(batch)):
         read[at] = True
     elif count == graphs * per_graph:
         read |= torch.isin(owner, at // per_graph) if owner is not None and owner.numel() else True

@@ -14,7 +14,7 @@ from torch_geometric.transforms import ToSparseTensor
 import graphmask
 from graphmask import GraphMask, GraphMaskError, batches, capture, methods
 from graphmask.capture import Messages, layers_of
-from graphmask.edges import HeteroEdgeMap
+from graphmask.hetero_edges import HeteroEdgeMap
 from graphmask.masking import by_user_edges
 
 from .support import BY_NAME, CASES, CITES, QUICK, TYPES, WRITES, WRITTEN, AllTypes, Case, Stack, batch, fitted, graph
@@ -344,6 +344,27 @@ def test_a_layer_that_sends_along_edges_nobody_passed_in() -> None:
         del data[kind].edge_attr
     with pytest.raises(GraphMaskError, match=r"Expected module 'conv' to send along edges of the graph .* \(0, 5\)"):
         methods.get("random")(Rewired()).explain(data)
+
+
+def test_all_types_at_once_in_an_order_of_the_model() -> None:
+    """HGT on edges that the model turned round, and thinned: still the user's edges."""
+
+    def forward(model: nn.Module, data: HeteroData) -> Tensor:
+        return model(data.x_dict, {kind: data[kind].edge_index.flip(1)[:, 1:] for kind in reversed(KINDS)})
+
+    data = graph(2)
+    for kind, count in zip(KINDS, (5, 4, 6), strict=True):
+        data[kind].edge_index = data[kind].edge_index.unique(dim=1)[:, :count]
+        del data[kind].edge_attr
+    counts = [data[kind].num_edges for kind in KINDS]
+    first = [sum(counts[:n]) for n in range(3)]
+    _, seen = messages_of(BY_NAME["hgt"].model(), data, forward)
+    expected = [first[n] + e for n in (2, 1, 0) for e in reversed(range(counts[n] - 1))]
+    assert seen[0].edges.tolist() == expected
+    with pytest.raises(GraphMaskError, match="Expected module 'first' to send along edges of the graph"):
+        messages_of(
+            BY_NAME["hgt"].model(), data, lambda m, d: m(d.x_dict, {CITES: torch.tensor([[0, 1, 2, 3], [5, 5, 5, 4]])})
+        )
 
 
 def test_positions_from_edges_in_any_order() -> None:
