@@ -1,4 +1,4 @@
-"""One script explains a graph classifier, a node classifier, a link predictor and a regressor.
+"""One script explains a graph classifier, a node classifier, a link predictor, a regressor and a heterogeneous model.
 
 `explain` below is all of it, and nothing in it knows the task. The rest of this file makes small tasks to try it on:
 nodes have one of four colours, and every answer depends on edges from nodes of colour 0 alone.
@@ -13,13 +13,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.data import Batch, Data
-from torch_geometric.nn import GraphConv, global_add_pool
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.nn import GraphConv, HeteroConv, global_add_pool
 
 import graphmask
 
 
-def explain(model: nn.Module, loader: Any, data: Data, index: int | None = None, **settings: Any) -> dict[str, Any]:
+def explain(model: nn.Module, loader: Any, data: Any, index: int | None = None, **settings: Any) -> dict[str, Any]:
     """Fit once, explain one prediction, check it, and say which edges were used at which layer."""
     explainer = graphmask.GraphMask(model, **settings)
     explainer.fit(loader, epochs=-(-STEPS // len(loader)), progress=False)
@@ -68,6 +68,34 @@ class Links(Nodes):
         return self.read(h[edge_label_index[0]] + h[edge_label_index[1]])
 
 
+KINDS = (("book", "read by", "reader"), ("reader", "knows", "reader"), ("reader", "wrote", "book"))
+
+
+class Readers(Nodes):
+    """Two types of nodes, three of edges; a row per reader."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__(outputs)
+        self.conv = HeteroConv({kind: GraphConv((WIDTH, WIDTH), WIDTH) for kind in KINDS})  # type: ignore[assignment]
+
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:  # type: ignore[override]
+        h = {kind: self.embed(x).relu() for kind, x in x_dict.items()}
+        return self.read(self.conv(h, edge_index_dict)["reader"].relu())
+
+
+def library(seed: int, nodes: int, edges: int) -> HeteroData:
+    """What counts are the books of colour 0 that somebody has read."""
+    generator = torch.Generator().manual_seed(seed)
+    data = HeteroData()
+    for kind in ("book", "reader"):
+        data[kind].x = F.one_hot(torch.randint(COLOURS, (nodes,), generator=generator), COLOURS).float()
+    for kind in KINDS:
+        data[kind].edge_index = torch.randint(nodes, (2, edges), generator=generator)
+    book, reader = data[KINDS[0]].edge_index
+    data["reader"].seen = torch.bincount(reader[data["book"].x[book, 0] == 1], minlength=nodes)
+    return data
+
+
 def graph(seed: int, nodes: int, edges: int) -> Data:
     generator = torch.Generator().manual_seed(seed)
     colour = torch.randint(COLOURS, (nodes,), generator=generator)
@@ -77,7 +105,7 @@ def graph(seed: int, nodes: int, edges: int) -> Data:
     return data
 
 
-def tasks() -> dict[str, tuple[nn.Module, Any, Data, dict[str, Any]]]:
+def tasks() -> dict[str, tuple[nn.Module, Any, Any, dict[str, Any]]]:
     """Name -> trained model, batches to fit on, graph to explain, and settings (what to ask, how to measure)."""
     torch.manual_seed(0)
     large, small = graph(0, 100, 200), [graph(seed, 8, 14) for seed in range(1, 65)]
@@ -90,18 +118,19 @@ def tasks() -> dict[str, tuple[nn.Module, Any, Data, dict[str, Any]]]:
     def ends(data: Any) -> Tensor:
         return (data.seen[data.edge_label_index] > 0).all(0)
 
-    def many(outputs: int, labels: Any, **settings: Any) -> tuple[nn.Module, Any, Data, dict[str, Any]]:
+    def many(outputs: int, labels: Any, **settings: Any) -> tuple[nn.Module, Any, Any, dict[str, Any]]:
         return train(Graphs(outputs), batches, labels), batches, small[0], settings
 
-    def one(model: nn.Module, labels: Any) -> tuple[nn.Module, Any, Data, dict[str, Any]]:
-        index = int(labels(large).argmax())  # the first whose answer is yes
-        return train(model, [large], labels), [large], large, {"index": index}
+    def one(model: nn.Module, labels: Any, data: Any = large) -> tuple[nn.Module, Any, Any, dict[str, Any]]:
+        index = int(labels(data).argmax())  # the first whose answer is yes
+        return train(model, [data], labels), [data], data, {"index": index}
 
     return {
         "graph classifier": many(2, lambda b: (seen_in(b) > 3).long()),
         "node classifier": one(Nodes(2), lambda d: (d.seen > 0).long()),
         "link predictor": one(Links(2), lambda d: ends(d).long()),
         "regressor": many(1, lambda b: seen_in(b).float()[:, None], divergence="mse", tolerance=0.1),
+        "heterogeneous model": one(Readers(2), lambda d: (d["reader"].seen > 0).long(), library(0, 100, 200)),
     }
 
 

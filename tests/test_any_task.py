@@ -14,7 +14,7 @@ import torch
 
 from test_examples import load
 
-TASKS = ("graph classifier", "node classifier", "link predictor", "regressor")
+TASKS = ("graph classifier", "node classifier", "link predictor", "regressor", "heterogeneous model")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,8 @@ def test_task(results: dict[str, dict[str, Any]], name: str) -> None:
     # All answers depend on edges from nodes of colour 0 alone.
     senders = explanation.edge_index[0, explanation.kept[0]]
     assert len(senders) > 0
-    assert bool((data.x[senders, 0] == 1).all())
+    x = torch.cat(list(data.x_dict.values())) if name == "heterogeneous model" else data.x
+    assert bool((x[senders, 0] == 1).all())
     if name == "link predictor":
         receivers = explanation.edge_index[1, explanation.carried[0]]
         assert bool(torch.isin(receivers, data.edge_label_index[:, index]).all())

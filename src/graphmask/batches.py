@@ -307,7 +307,7 @@ def split(
         return Split(graph_of_edge, row_graph, torch.arange(graphs, device=device) * (nodes or 0), graphs)
     node_graph = tensor(batch, "batch")
     if node_graph is None or node_graph.numel() == 0:
-        return unsplit(edge_index, rows)
+        return unsplit(batch, edge_index, rows)
     count = max(int(node_graph.max()) + 1, int(getattr(batch, "num_graphs", 0) or 0))
     sizes = torch.bincount(node_graph, minlength=count)
     first_node = sizes.cumsum(0) - sizes
@@ -331,10 +331,11 @@ def split(
     return Split(edge_graph, row_graph, first_node, count, place)
 
 
-def unsplit(edge_index: Tensor, rows: int) -> Split:
+def unsplit(batch: Any, edge_index: Tensor, rows: int) -> Split:
     """All of a batch as one graph."""
     zeros = torch.zeros(edge_index.shape[1], dtype=torch.long, device=edge_index.device)
-    return Split(zeros, zeros.new_zeros(rows), zeros.new_zeros(1), 1)
+    sizes = torch.tensor([Layout.of(batch).counts]) if isinstance(batch, HeteroData) else None
+    return Split(zeros, zeros.new_zeros(rows), zeros.new_zeros(1), 1, sizes=sizes)
 
 
 def _unclear(rows: int, count: int) -> GraphMaskError:

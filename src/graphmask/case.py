@@ -58,7 +58,7 @@ class Case:
         trace = self.trace
         rows = trace.output.shape[0]
         if self.whole:
-            return batches.unsplit(trace.edge_index, rows)
+            return batches.unsplit(self.batch, trace.edge_index, rows)
         return batches.split(self.batch, trace.edge_index, rows, trace.edge_graph, trace.graphs, trace.nodes)
 
     @cached_property

@@ -12,6 +12,7 @@ from torch_geometric.data import HeteroData
 
 from graphmask import batches
 from graphmask.batches import Forward
+from graphmask.capture import layers_of
 from graphmask.errors import GraphMaskError
 from graphmask.layout import Layout
 from graphmask.trace import Trace
@@ -67,13 +68,15 @@ def receptive_field(trace: Trace, read: Tensor) -> Tensor:
 
     From the last site to the first: what a reached node receives is in the field, and whoever sent it is reached. A
     node once reached stays so, for its state may persist over any site (skip and jumping connections). Sites are
-    taken to work in the order in which they were called.
+    taken to work in the order in which they were called; those of one layer send at the same time.
     """
-    reached, field = read.clone(), torch.zeros_like(trace.carried)
-    for site in reversed(range(len(trace.sites))):
-        sender, receiver = trace.edge_index.flip(0) if trace.sites[site].reverse else trace.edge_index
-        field[site] = trace.carried[site] & reached[receiver]
-        reached[sender[field[site]]] = True
+    reached, field, layers = read.clone(), torch.zeros_like(trace.carried), layers_of(trace.sites)
+    for layer in reversed(range(max(layers, default=-1) + 1)):
+        before = reached.clone()
+        for site in (number for number, found in enumerate(layers) if found == layer):
+            sender, receiver = trace.edge_index.flip(0) if trace.sites[site].reverse else trace.edge_index
+            field[site] = trace.carried[site] & before[receiver]
+            reached[sender[field[site]]] = True
     return field
 
 

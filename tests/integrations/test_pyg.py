@@ -242,11 +242,7 @@ def test_calls_that_do_not_fit(fitted: GraphMask) -> None:
     assert fitted.explain(data, index=1, allow_infeasible=True).index == (1,)
 
 
-def test_dictionaries(fitted: GraphMask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dictionaries(fitted: GraphMask) -> None:
     data, algorithm = graph(), explainer_of(fitted, allow_infeasible=True).algorithm
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(GraphMaskError, match="heterogeneous graphs are not supported"):
-        algorithm(fitted.model, {"a": data.x}, {("a", "to", "a"): data.edge_index}, target=None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     with pytest.raises(GraphMaskError, match="both dictionaries"):
         algorithm(fitted.model, {"a": data.x}, data.edge_index, target=None)

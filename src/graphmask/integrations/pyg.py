@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -19,6 +18,7 @@ from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.guest import guest
+from graphmask.hetero import HeteroExplanation as TypedExplanation
 from graphmask.method import Method
 
 #: Divergences that fit a mode of PyG's; the first is what "auto" becomes.
@@ -151,8 +151,7 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
         found = self._explain(Data(**{"x": x, "edge_index": edge_index, **kwargs}), index, as_pyg_calls)
         pyg = found.to_pyg()
         result = SiteExplanation.from_dict(pyg.to_dict())
-        kept = found.scores.clamp_min(torch.finfo(found.scores.dtype).tiny) * found.kept
-        result.edge_mask = kept.max(0).values if len(kept) else kept.sum(0)
+        result.edge_mask = _edge_mask(found.scores, found.kept)
         result.sites, result.masked = found.sites, found.masked
         result.divergence, result.flips, result.faithful = found.divergence, found.flips, found.faithful
         return result
@@ -186,11 +185,6 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
 
     def _hetero(self, x: Any, edge_index: Any, index: int | Tensor | None, kwargs: dict[str, Any]) -> HeteroExplanation:
         """Dictionaries by type, as heterogeneous models take them."""
-        if importlib.util.find_spec("graphmask.hetero") is None:
-            raise GraphMaskError(
-                "Expected tensors x and edge_index, got dictionaries: heterogeneous graphs are not supported by this "
-                "version of graphmask. Explain data.to_homogeneous() with a relational model."
-            )
         if not isinstance(x, dict) or not isinstance(edge_index, dict):
             raise GraphMaskError("Expected x and edge_index to be both dictionaries by type, or both tensors.")
         self._make_ready()
@@ -207,10 +201,16 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
             rest = {n: batch.collect(n.removesuffix("_dict")) if isinstance(v, dict) else v for n, v in kwargs.items()}
             return model(batch.collect("x"), batch.collect("edge_index"), **rest)
 
-        result: Any = self._explain(data, index, as_pyg_calls).to_pyg()
-        if not isinstance(result, HeteroExplanation):
-            raise GraphMaskError(
-                f"Expected an explanation of a heterogeneous graph, got {type(result).__name__}. Explain the "
-                "HeteroData itself: method.explain(data)."
-            )
+        found = self._explain(data, index, as_pyg_calls)
+        assert isinstance(found, TypedExplanation)
+        result = found.to_pyg()
+        for kind in found.edge_types:
+            result[kind].edge_mask = _edge_mask(found[kind].scores, found[kind].kept)
+        result.divergence, result.flips, result.faithful = found.divergence, found.flips, found.faithful
         return result
+
+
+def _edge_mask(scores: Tensor, kept: Tensor) -> Tensor:
+    """[E] highest score over the sites that keep an edge; 0 where none does, which is how PyG tells what is left."""
+    kept = scores.clamp_min(torch.finfo(scores.dtype).tiny) * kept
+    return kept.max(0).values if len(kept) else kept.sum(0)
