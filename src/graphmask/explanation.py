@@ -51,6 +51,7 @@ class Explanation:
     edge_type: Tensor | None = None  #: [E]
     reopened: int = 0  #: gates that `repair` opened again
     method: str = "graphmask"  #: who chose
+    precision: str | None = None  #: "bf16" where both runs were under autocast
     info: dict[str, Any] = field(default_factory=dict)  #: the user's own notes; JSON values
 
     @property
@@ -183,7 +184,7 @@ class Explanation:
 
 
 _TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type")
-_VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "info")
+_VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "precision", "info")
 
 
 def scores_of(locations: Tensor, probability: Tensor) -> Tensor:

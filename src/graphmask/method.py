@@ -10,7 +10,7 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches
+from graphmask import batches, distributed, store
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site, check_model
 from graphmask.case import Case, Choice
@@ -40,6 +40,7 @@ class Method(ABC):
     name: ClassVar[str]
     soft: ClassVar[bool] = False  #: hard choices come from a threshold on the scores
     threshold: float = 0.5  #: of a soft method
+    precision: str | None = None  #: "bf16" runs the model under autocast
 
     def __init__(
         self,
@@ -132,6 +133,9 @@ class Method(ABC):
     ) -> Iterator[Explanation] | Store:
         """Explain every graph of every batch, a batch at a time; see `explain`.
 
+        In several processes (see docs/distributed.md) each explains its share: of ``n`` processes, number ``r`` takes
+        the batches ``r``, ``r + n``, ... The iterator gives a process its own; a store has those of all.
+
         Args:
             loader: any iterable of batches.
             out: a folder to write to. The explanations come back as a :class:`graphmask.store.Store`; without it, as
@@ -145,18 +149,25 @@ class Method(ABC):
         """
         batches.check_loader(loader, "the loader")
         self.check_ready(allow_infeasible)
+        team = distributed.team()
 
         def explain(batch: Any, where: str) -> list[Explanation]:
-            return self._explain(batch, repair, where)
+            return self._explain(team.place(batch), repair, where)
 
         if out is not None:
-            return write(
-                self, explain, loader, out, repair=repair, metadata=metadata, shard_rows=shard_rows, progress=progress
-            )
+            options: Any = {"metadata": metadata, "shard_rows": shard_rows, "progress": progress}
+            written = write(self, explain, loader, out, repair=repair, **options) if team.first else None
+            team.wait()
+            return written if written is not None else store.open(out)
         if metadata is not None or shard_rows is not None:
             raise GraphMaskError("Expected out=DIR together with metadata or shard_rows, got no folder to write to.")
         # The model is borrowed batch by batch: between two explanations it is the user's.
-        return (explanation for number, batch in enumerate(loader) for explanation in explain(batch, f"batch {number}"))
+        return (
+            explanation
+            for number, batch in enumerate(loader)
+            if number % team.size == team.rank
+            for explanation in explain(batch, f"batch {number}")
+        )
 
     def _explain(self, batch: Any, repair: bool, where: str) -> list[Explanation]:
         batches.check(batch, where)
@@ -173,7 +184,8 @@ class Method(ABC):
 
     def _case(self, batch: Any, where: str) -> Case:
         """Run the original model."""
-        trace = record(self.model, self.forward, batch, self.sites, self.look)
+        forward = batches.in_precision(self.forward, self.precision)
+        trace = record(self.model, forward, batch, self.sites, self.look)
         if not bool(torch.isfinite(trace.output).all()):
             raise GraphMaskError(
                 f"Expected finite model outputs, got NaN or infinity on {where}. Check the model on this data without "
@@ -182,7 +194,7 @@ class Method(ABC):
         if trace.edge_index.shape[1]:  # without edges, hops of one layer look like its relations
             self.sites = trace.sites
         self.divergence.resolve(trace.output)
-        return Case(self.model, self.forward, self.divergence, self.tolerance, batch, trace)
+        return Case(self.model, forward, self.divergence, self.tolerance, batch, trace)
 
     def _divide(self, case: Case, choice: Choice, masked: Tensor, reopened: Tensor) -> list[Explanation]:
         """One Explanation per graph of the batch."""
@@ -219,6 +231,7 @@ class Method(ABC):
                     edge_type=None if edge_type is None else edge_type[e],
                     reopened=r,
                     method=self.name,
+                    precision=self.precision,
                 )
             )
         return result
