@@ -7,6 +7,7 @@ Started by ``accelerate launch``, ``torchrun`` or Slurm, processes find each oth
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,10 +96,10 @@ class Team:
         try:
             yield
         except RuntimeError as error:  # what every backend of torch raises
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            told = re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". ")[0].strip()  # without the place in its source
             raise WorkerLost(
                 f"A worker process ended or did not answer in time: process {self.rank} of {self.size} waited for it "
-                f"in vain ({reason})."
+                f"in vain ({told or type(error).__name__})."
             ) from error
 
 

@@ -160,10 +160,11 @@ class GraphMask(Method):
         first: list[Any] = []
         some: list[list[Any]] = []  # this process's batches of the first steps
         for group in distributed.groups(loader, team.size * accumulate):
-            with_edges = [batch for batch in group if _has_edges(batch)]
+            with_edges = any(map(_has_edges, group))
             if not first:
                 self._agree(team, count, group)
-                first = [team.place(batch) for batch in with_edges]
+            if with_edges and not first:
+                first = [team.place(batch) for batch in sorted(group, key=lambda batch: not _has_edges(batch))]
             if with_edges:
                 some.append([team.place(batch) for batch in group[team.rank :: team.size]])
             if len(some) == 4:
@@ -207,7 +208,9 @@ class GraphMask(Method):
                 "model": storage.fingerprint(self.model),
                 "seed": self.seed,
                 "number of batches": count,
-                "batches, in the same order,": identity.content_of([identity.content_of(b) for b in group]),
+                "batches, in the same order,": identity.content_of(
+                    {str(number): identity.content_of(batch) for number, batch in enumerate(group)}
+                ),
             }
             team.agree(
                 what,

@@ -127,7 +127,8 @@ class Probe(nn.Module):
         outputs = [output]
         for other in more:  # twice, since messages of many batches may be too much to keep
             _, seen, output = _observe(model, forward, other, sites)
-            specs = [spec.widened(SiteSpec.of(seen[site])) for site, spec in enumerate(specs)]
+            if any(piece.source.numel() for pieces in seen.values() for piece in pieces):
+                specs = [spec.widened(SiteSpec.of(seen[site])) for site, spec in enumerate(specs)]
             outputs.append(output)
         probe = cls(sites, specs, hidden, seed)
         probe.to(output.device)
