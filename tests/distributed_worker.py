@@ -60,7 +60,7 @@ def fitted(recipe: str, batches: Any, accumulate: int = 1) -> dict[str, Any]:
     """A fit in double precision, and what it says of the test graphs (this process's share of them)."""
     torch.set_default_dtype(torch.double)
     explainer = exact(recipe)
-    history = explainer.fit(batches, epochs=EPOCHS, progress=False, accumulate=accumulate)
+    history = explainer.fit(batches, TEST, epochs=EPOCHS, progress=False, accumulate=accumulate)
     found = list(explainer.explain_all(TEST, allow_infeasible=True))
     torch.set_default_dtype(torch.float)
     assert explainer.probe is not None
@@ -159,7 +159,7 @@ def command(folder: Path) -> None:
 def main() -> None:
     job, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
-    training.STEPS_PER_VERDICT = 5
+    training.STEPS_PER_VERDICT = 12
     team = distributed.team()
     if job == "killed":
         # Counted by batches: one pass to check them, the first steps, two epochs, and into the third.

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GCNConv, RGCNConv, global_add_pool
 
 import distributed_worker as worker
 from graphmask import GraphMask, GraphMaskError, distributed, joint, load, masked, storage, training
@@ -79,7 +80,7 @@ def two(killed: Any, folder: Path) -> list[tuple[dict[str, Tensor], dict[str, An
 
 @pytest.fixture(autouse=True)
 def _short_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "STEPS_PER_VERDICT", 5)
+    monkeypatch.setattr(training, "STEPS_PER_VERDICT", 12)
 
 
 @cache
@@ -196,9 +197,21 @@ def test_the_command_line_is_that_of_one_process(two: Any, tmp_path: Path, folde
 # One process --------------------------------------------------------------------------------------------------
 
 
-def trainer(model: toy.Toy, batches: list[Any], recipe: Recipe, accumulate: int = 1) -> training.Training:
-    explainer = worker.exact()
-    explainer.model, explainer.recipe = model, recipe
+class Layers(nn.Module):
+    """Self-loops of the layer's own in the first, one call per relation in the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = GCNConv(4, 5), RGCNConv(5, 2, num_relations=2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = self.second(self.first(x, edge_index).relu(), edge_index, (edge_index[0] + edge_index[1]) % 2)
+        return global_add_pool(h, batch)
+
+
+def trainer(model: nn.Module, batches: list[Any], recipe: Recipe, accumulate: int = 1) -> training.Training:
+    explainer = GraphMask(model, forward=worker.in_double, divergence="kl", tolerance=0.05, seed=3, recipe=recipe)
     freeze(model, training=False)
     return explainer._start(batches, 10, len(batches), ALONE, accumulate)
 
@@ -215,12 +228,13 @@ def cases() -> list[tuple[str, list[list[Data]]]]:
 
 @pytest.mark.parametrize("recipe", [Recipe(frozen_baselines=0.0), Recipe(lagrangian=True, open_every=1, settle=0.0)])
 @pytest.mark.parametrize("parts", [pytest.param(parts, id=name) for name, parts in cases()])
-def test_a_joint_step_is_the_step_on_the_union(parts: list[list[Data]], recipe: Recipe) -> None:
+@pytest.mark.parametrize("model", [toy.Toy, Layers])
+def test_a_joint_step_is_the_step_on_the_union(model: type[nn.Module], parts: list[list[Data]], recipe: Recipe) -> None:
     torch.set_default_dtype(torch.double)
     try:
         union, several = [Batch.from_data_list([*chain(*parts)])], [Batch.from_data_list(one) for one in parts]
-        a = trainer(toy.Toy(), union, recipe)
-        b = trainer(toy.Toy(), several, recipe, accumulate=len(parts))
+        a = trainer(model(), union, recipe)
+        b = trainer(model(), several, recipe, accumulate=len(parts))
         for key, value in a.probe.state_dict().items():
             torch.testing.assert_close(b.probe.state_dict()[key], value, rtol=0, atol=1e-12)
         for turn in range(6):
@@ -254,7 +268,7 @@ def test_in_single_precision_too() -> None:
         explainer.fit(batches, epochs=4, progress=False, accumulate=accumulate)
         return explainer
 
-    one, several = fit(worker.loader(2 * worker.SIZE), 1), fit(worker.loader(), 2)
+    one, several = fit(worker.loader(2 * worker.SIZE)[:3], 1), fit(worker.loader()[:6], 2)
     for batch in worker.TEST:
         for a, b in zip(*(e.explain_all([batch], allow_infeasible=True) for e in (one, several)), strict=True):
             assert torch.equal(a.kept, b.kept)

@@ -77,18 +77,11 @@ def step(training: Training, mine: list[Any]) -> tuple[float, list[float]]:
 
 
 def _first_half(training: Training, batch: Any) -> _Half:
-    values: list[Tensor] = []
-
-    def activate(location: Tensor, site: int) -> Tensor:
-        z = training.activate(location, site)
-        if z.requires_grad:
-            values.append(z)
-        return z
-
     probe = training.probe
     original, masked, gates = probe.train_step(
-        training.model, training.forward, batch, activate, train_gates=training.thresholds is None
+        training.model, training.forward, batch, training.activate, train_gates=training.thresholds is None
     )
+    values = [z for gate in gates for z in gate.pieces if z.requires_grad]
     divergence = training.divergence(original, masked)
     total = divergence.sum()
     wanted = [*values, *(baseline for baseline in probe.baselines if baseline.requires_grad)]

@@ -31,13 +31,15 @@ class Gated:
     location: Tensor  #: [E']
     value: Tensor  #: [E'] gate values
     mine: Tensor | None = None  #: [E'] 1 for the user's edges, 0 for the layer's own self-loops; None: all are
+    pieces: tuple[Tensor, ...] = ()  #: the values, call by call, as messages were masked with them
 
     @classmethod
     def join(cls, parts: list[Gated]) -> Gated:
         if len(parts) == 1:
             return parts[0]
         mine = torch.cat([torch.ones_like(part.value) if part.mine is None else part.mine for part in parts])
-        return cls(torch.cat([part.location for part in parts]), torch.cat([part.value for part in parts]), mine)
+        pieces = tuple(part.value for part in parts)
+        return cls(torch.cat([part.location for part in parts]), torch.cat(pieces), mine, pieces)
 
     def total(self, per_edge: Tensor) -> Tensor:
         """Over the user's edges."""
@@ -248,7 +250,7 @@ class Probe(nn.Module):
                     own = messages.edges < 0
                     mine = (~own).to(z.dtype)
                     z = z.masked_fill(own, 1)
-                gated[messages.site].append(Gated(location, z, mine))
+                gated[messages.site].append(Gated(location, z, mine, (z,)))
                 answers[messages.site, messages.piece] = z, rows
 
         def mask(messages: Messages) -> tuple[Tensor, Tensor, slice]:

@@ -219,6 +219,15 @@ class Training:
         self.step += 1
         return value, [float(gate.mean(gate.value.detach())) if gate else 1.0 for gate in gates]
 
+    @property
+    def joint(self) -> bool:
+        """Are there several batches to a step?"""
+        return self.team.size * self.accumulate > 1
+
+    def take_step(self, mine: list[Any]) -> tuple[float, list[float]]:
+        """On this process's batches of the next step."""
+        return joint.step(self, mine) if self.joint else self.train_on(*mine)
+
     # Epochs ------------------------------------------------------------------------------------------------
 
     def within(self, verdict: Verdict, tolerance: float) -> bool:
@@ -303,7 +312,7 @@ def run(
             training.open_from = max(sites - 1 - training.epoch // training.recipe.open_every, 0)
         # The loader's shuffle and the dropout of an epoch depend on nothing before it: a resumed fit goes on alike.
         torch.manual_seed(training.seed * 1_000_003 + training.epoch)
-        if training.team.size * training.accumulate > 1:
+        if training.joint:
             training.generator.manual_seed(joint.seed(training))
         mode(True)
         for mine in shares(loader, training.team, training.accumulate):
@@ -311,10 +320,7 @@ def run(
                 mode(False)
                 training.begin_settling(validation)
                 mode(True)
-            if training.team.size * training.accumulate > 1:
-                divergence, gates = joint.step(training, mine)
-            else:
-                divergence, gates = training.train_on(*mine)
+            divergence, gates = training.take_step(mine)
             training.sums += torch.tensor([1.0, divergence, *gates], dtype=torch.double)
             on_step(training, divergence, gates)
         training.epoch += 1
