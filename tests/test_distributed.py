@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -402,6 +403,23 @@ def test_other_commands_are_refused_in_several_processes(
             cli.main()
         assert end.value.code == 2
         assert "in several processes" in capsys.readouterr().err
+
+
+def test_one_process_where_several_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    assert distributed.team() is ALONE
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    with pytest.warns(UserWarning, match="started one process"):
+        assert distributed.team() is ALONE
+
+
+def test_the_documents_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", (WORKER.parents[1] / "docs" / "distributed.md").read_text(), re.S)
+    names: dict[str, Any] = {}
+    exec(compile(code, "distributed.md", "exec"), names)
+    assert len(names["mine"]) == 64
+    assert (tmp_path / "fit.safetensors").exists()
 
 
 def test_what_accelerate_was_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,6 +112,11 @@ def launched() -> int:
     return max([1, *(int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdigit())])
 
 
+def _on_cpu() -> bool:
+    """Was accelerate told so?"""
+    return os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
+
+
 def first() -> bool:
     """Is this the process that speaks? Known before the others are."""
     return launched() == 1 or int(os.environ.get("RANK", os.environ.get("PMI_RANK", "0"))) == 0
@@ -124,6 +130,13 @@ def team(accelerator: Any = None) -> Team:
     """
     count = launched()
     if accelerator is None and count == 1:
+        if _on_cpu() and "MASTER_PORT" in os.environ and "WORLD_SIZE" not in os.environ:
+            warnings.warn(
+                "accelerate launch --cpu --num_processes N started one process: it needs --mpirun_hostfile for more. "
+                "Use torchrun --nproc-per-node N, or accelerate launch --multi_gpu.",
+                UserWarning,
+                stacklevel=3,
+            )
         return ALONE
     try:
         from accelerate import PartialState
@@ -134,7 +147,7 @@ def team(accelerator: Any = None) -> Team:
     state = accelerator
     if state is None:
         limit = timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE) or TIMEOUT))
-        on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true" or not torch.cuda.is_available()
+        on_cpu = _on_cpu() or not torch.cuda.is_available()
         state = PartialState(cpu=on_cpu, timeout=limit)  # one that is there already stays as it is
     if state.num_processes != count > 1:
         raise GraphMaskError(
