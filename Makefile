@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test docs lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/graphmask demo
@@ -14,6 +14,10 @@ test: $(VENV)/installed-dev lint
 	  && apt-get update -qq >/dev/null && apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "make test: no chromium here, the browser tests WILL BE SKIPPED"
 	$(BIN)/python -m pytest -n 2
+
+# The documentation site; a warning is an error.
+docs: $(VENV)/installed-dev
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/docs
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check src tests examples

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -411,15 +410,6 @@ def test_one_process_where_several_were_asked_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("MASTER_PORT", "29500")
     with pytest.warns(UserWarning, match="started one process"):
         assert distributed.team() is ALONE
-
-
-def test_the_documents_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", (WORKER.parents[1] / "docs" / "distributed.md").read_text(), re.S)
-    names: dict[str, Any] = {}
-    exec(compile(code, "distributed.md", "exec"), names)
-    assert len(names["mine"]) == 64
-    assert (tmp_path / "fit.safetensors").exists()
 
 
 def test_what_accelerate_was_told(monkeypatch: pytest.MonkeyPatch) -> None:

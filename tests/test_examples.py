@@ -46,3 +46,23 @@ def test_implementation_invariance(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     printed = capsys.readouterr().out
     assert printed.count("kept      kept") == 4
     assert printed.count("dropped   dropped") == 4
+
+
+def test_node_classification(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = load("node_classification", monkeypatch).main(tmp_path, seed=0, epochs=600)
+    assert found["right"] > 0.9
+    assert found["kept from bots"] < 0.01
+    assert 0.3 < found["kept from people"] < 1
+    assert found["divergence"] <= 0.05
+    assert "(asked)" in (tmp_path / "node.html").read_text()
+
+
+def test_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = load("text", monkeypatch).main(tmp_path, seed=0, epochs=12)
+    assert found["right"] == 1.0
+    assert found["faithful"] > 0.75
+    assert found["neg"] >= 0.4  # the arc from a negation to its verb is needed at one layer of the two
+    assert all(found[name] == 0 for name in ("det", "amod", "nsubj", "obj", "det, back", "amod, back"))
+    page = (tmp_path / "text.html").read_text()
+    assert "never" in page
+    assert "neg" in page

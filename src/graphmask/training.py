@@ -69,6 +69,8 @@ PAPER = Recipe(
 RECIPES = {"concave": Recipe(), "paper": PAPER}
 
 
+#: Keeping this share, a state explains nothing.
+ALL_OPEN = 0.99
 #: A verdict costs two runs over the validation data: short epochs share one.
 STEPS_PER_VERDICT = 100
 
@@ -246,22 +248,39 @@ class Training:
             thresholds = self.thresholds or [validation.gap(site) for site in sites]
         budget = self.recipe.margin * self.tolerance
         if self.recipe.calibrated and self.ripe and not self.within(validation.verdict(thresholds), budget):
-            thresholds = calibrate(validation, len(sites), budget, self.recipe.flips)
+            thresholds = self.calibrate(validation)
         return thresholds, validation.verdict(thresholds)
+
+    def calibrate(self, validation: Validation) -> list[float]:
+        """Thresholds with a margin; where that leaves nothing to drop, with half of it, then with none."""
+        for share in (self.recipe.margin, (1 + self.recipe.margin) / 2, 1.0):
+            budget = share * self.tolerance
+            thresholds = calibrate(validation, len(self.probe.sites), budget, self.recipe.flips)
+            if validation.verdict(thresholds).sparsity < ALL_OPEN:
+                break
+        return thresholds
 
     def begin_settling(self, loader: Iterable[Any]) -> None:
         """From now on gates are hard, divided at the gap of their locations: what baselines must adapt to."""
         validation = self.look_at(loader)
         self.thresholds = [validation.gap(site) for site in range(len(self.probe.sites))]
 
+    def rank(self, verdict: Verdict) -> tuple[int, float]:
+        """Lower is better: first states that drop something, with a margin if possible, then the sparser."""
+        if verdict.sparsity >= ALL_OPEN:
+            return 2, verdict.sparsity
+        return int(not self.within(verdict, self.recipe.margin * self.tolerance)), verdict.sparsity
+
     def keep_best(self, thresholds: list[float], verdict: Verdict) -> bool:
-        """Remember the state if it is feasible and sparser than any before."""
-        feasible = self.within(verdict, self.recipe.margin * self.tolerance)
+        """Remember the state if it is feasible and better than any before."""
+        feasible = self.within(verdict, self.tolerance if self.ripe else self.recipe.margin * self.tolerance)
         self.stale += self.ripe
-        if feasible and (self.best is None or verdict.sparsity < self.best[2].sparsity):
+        if feasible and (self.best is None or self.rank(verdict) < self.rank(self.best[2])):
             if self.best is None or verdict.sparsity < 0.99 * self.best[2].sparsity:
                 self.stale = 0
             self.best = copy.deepcopy(self.probe.state_dict()), thresholds, verdict
+        if self.best is None or self.best[2].sparsity >= ALL_OPEN:
+            self.stale = 0  # nothing has been found yet that could be given up for
         return feasible
 
     def stop_early(self) -> None:
@@ -274,14 +293,15 @@ class Training:
         self.probe.forget()
         if self.recipe.calibrated:
             validation = self.look_at(loader)
-            budget = self.recipe.margin * self.tolerance
-            thresholds = calibrate(validation, len(self.probe.sites), budget, self.recipe.flips)
+            thresholds = self.calibrate(validation)
             verdict = validation.verdict(thresholds)
         else:
             thresholds, verdict = self.validate(loader)
         # A hair's breadth of sparsity does not make up for baselines that have not settled.
         if self.best is not None and not (
-            self.within(verdict, self.tolerance) and verdict.sparsity <= (1 + SLACK) * self.best[2].sparsity
+            self.within(verdict, self.tolerance)
+            and self.rank(verdict)[0] <= self.rank(self.best[2])[0]
+            and verdict.sparsity <= (1 + SLACK) * self.best[2].sparsity
         ):
             state, thresholds, verdict = self.best
             self.probe.load_state_dict(state)

@@ -79,7 +79,7 @@ def kept_by_distance(
 
     Columns:
         group: null without a grouping.
-        distance: |position of the source - position of the target|.
+        distance: of the source's position from the target's, without its sign.
         paths: how many.
         retained: of how many at least one edge is.
         share: retained / paths.
