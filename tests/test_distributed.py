@@ -265,7 +265,7 @@ def test_accumulated_batches_are_one_batch() -> None:
 def test_in_single_precision_too() -> None:
     def fit(batches: list[Batch], accumulate: int) -> GraphMask:
         explainer = GraphMask(toy.Toy(), divergence="kl", tolerance=0.05, seed=3)
-        explainer.fit(batches, epochs=4, progress=False, accumulate=accumulate)
+        explainer.fit(batches, epochs=2, progress=False, accumulate=accumulate)
         return explainer
 
     one, several = fit(worker.loader(2 * worker.SIZE)[:3], 1), fit(worker.loader()[:6], 2)

@@ -51,6 +51,8 @@ class Validation:
     A team shares out the batches. What is said of them is said of all, so that every process decides alike.
     """
 
+    team: Team = ALONE
+
     def __init__(
         self,
         probe: Probe,
