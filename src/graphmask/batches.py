@@ -122,6 +122,30 @@ def call(forward: Forward, model: nn.Module, batch: Any) -> Tensor:
     return output
 
 
+#: What a model can be asked to run in. Not fp16: small slopes at the gates would vanish.
+PRECISIONS = {"bf16": torch.bfloat16}
+
+
+def check_precision(precision: str | None) -> str | None:
+    if precision not in {None, *PRECISIONS}:
+        raise GraphMaskError(f"Expected precision {' or '.join(map(repr, PRECISIONS))}, or none, got {precision!r}.")
+    return precision
+
+
+def in_precision(forward: Forward, precision: str | None) -> Forward:
+    """Autocast for the model; its output, and all that is made of it, in full precision."""
+    if precision is None:
+        return forward
+
+    def call(model: nn.Module, batch: Any) -> Tensor:
+        device = next((p.device.type for p in model.parameters()), "cpu")
+        with torch.autocast(device, PRECISIONS[precision]):
+            output = forward(model, batch)
+        return output.float() if isinstance(output, Tensor) and output.dtype in PRECISIONS.values() else output
+
+    return call
+
+
 def edge_index_of(batch: Any) -> Tensor | None:
     """The graph as the user passed it, [2, E]; None when only the model knows it (taps)."""
     if isinstance(batch, HeteroData):

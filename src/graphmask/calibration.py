@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphmask.batches import Forward
+from graphmask.distributed import ALONE, Team, shares
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.gates import LIMIT
@@ -45,48 +46,74 @@ class Verdict:
 
 
 class Validation:
-    """Originals and locations of some batches, computed once; any thresholds can then be tried by masked passes."""
+    """Originals and locations of some batches, computed once; any thresholds can then be tried by masked passes.
+
+    A team shares out the batches. What is said of them is said of all, so that every process decides alike.
+    """
+
+    team: Team = ALONE
 
     def __init__(
-        self, probe: Probe, model: nn.Module, forward: Forward, divergence: Divergence, loader: Iterable[Any]
+        self,
+        probe: Probe,
+        model: nn.Module,
+        forward: Forward,
+        divergence: Divergence,
+        loader: Iterable[Any],
+        team: Team = ALONE,
     ) -> None:
-        self.probe, self.model, self.forward, self.divergence = probe, model, forward, divergence
+        self.probe, self.model, self.forward, self.divergence, self.team = probe, model, forward, divergence, team
         self.batches: list[tuple[Any, Trace]] = []
-        examples = 0
-        for batch in loader:
-            original = probe.original(model, forward, batch)
-            if not bool(torch.isfinite(original.output).all()):
+        examples, bad = 0.0, 0.0
+        for mine in shares(loader, team):
+            seen = torch.zeros(2, dtype=torch.double)
+            for batch in mine:
+                original = probe.original(model, forward, batch)
+                self.batches.append((batch, original))
+                # Rows of one graph (tokens of a sentence) are no examples of their own; those of a single graph are.
+                graphs = getattr(batch, "num_graphs", 1)
+                seen[0] += graphs if graphs > 1 else original.output.shape[0]
+                seen[1] += not bool(torch.isfinite(original.output).all())
+            examples, bad = (torch.tensor([examples, bad], dtype=torch.double) + team.sum(seen)).tolist()
+            if bad:
                 raise GraphMaskError("Expected finite model outputs on validation data, got NaN or infinity.")
-            self.batches.append((batch, original))
-            # Rows of one graph (tokens of a sentence) are no examples of their own; those of a single graph must be.
-            graphs = getattr(batch, "num_graphs", 1)
-            examples += graphs if graphs > 1 else original.output.shape[0]
             if examples >= EXAMPLES:
                 break
         self._known: dict[tuple[float, ...], Verdict] = {}
 
+    def _sum(self, *values: float) -> list[float]:
+        return self.team.sum(torch.tensor(values, dtype=torch.double)).tolist()
+
     def shares(self, site: int) -> tuple[Tensor, Tensor, Tensor]:
         """Thresholds, the share of the site's edges kept at each, and the mean location of the dropped."""
-        locations = torch.cat([original.values[site][original.carried[site]] for _, original in self.batches])
-        locations = locations.sort().values.double().cpu()
         grid = torch.arange(-LIMIT + STEP / 2, LIMIT, STEP, dtype=torch.double)
-        if locations.numel() == 0:
-            return grid, torch.zeros_like(grid), torch.zeros_like(grid)
+        found = [original.values[site][original.carried[site]] for _, original in self.batches]
+        locations = torch.cat(found).sort().values.double().cpu() if found else grid[:0]
         below = torch.searchsorted(locations, grid, right=True)
         sums = torch.cat([torch.zeros(1, dtype=torch.double), locations.cumsum(0)])
-        return grid, 1 - below.double() / locations.numel(), sums[below] / locations.numel()
+        dropped, sums = self.team.sum(torch.stack([below.double(), sums[below]]))
+        (count,) = self._sum(locations.numel())
+        if not count:
+            return grid, torch.zeros_like(grid), torch.zeros_like(grid)
+        return grid, 1 - dropped / count, sums / count
 
     def share(self, site: int, threshold: float) -> float:
         """Share of the site's edges above the threshold."""
-        kept = sum(int((original.values[site] > threshold).sum()) for _, original in self.batches)
-        return kept / max(sum(int(original.carried[site].sum()) for _, original in self.batches), 1)
+        kept, carried = self._sum(
+            sum(int((original.values[site] > threshold).sum()) for _, original in self.batches),
+            sum(int(original.carried[site].sum()) for _, original in self.batches),
+        )
+        return kept / max(carried, 1)
 
     def gap(self, site: int) -> float:
         """The threshold that best divides the site's locations in two groups (Otsu's criterion)."""
         grid, kept, dropped_sum = self.shares(site)
         dropped = 1 - kept
-        total = sum(float(o.values[site][o.carried[site]].double().sum()) for _, o in self.batches)
-        total /= max(sum(int(o.carried[site].sum()) for _, o in self.batches), 1)
+        total, carried = self._sum(
+            sum(float(o.values[site][o.carried[site]].double().sum()) for _, o in self.batches),
+            sum(int(o.carried[site].sum()) for _, o in self.batches),
+        )
+        total /= max(carried, 1)
         between = (total * dropped - dropped_sum) ** 2 / (kept * dropped).clamp_min(1e-12)
         best = between >= between.max() * (1 - 1e-6)  # a plateau: take its middle
         return float(grid[best].mean())
@@ -124,6 +151,8 @@ class Validation:
             rows += masked.shape[0]
             kept_count += kept.sum(1).cpu()
             carried += original.carried.sum(1).cpu()
+        divergence, flips, rows = self._sum(divergence, flips, rows)
+        kept_count, carried = self.team.sum(torch.stack([kept_count, carried]))
         retained = (kept_count / carried.clamp_min(1)).tolist()
         return Verdict(divergence / rows, flips / rows, tuple(retained))
 

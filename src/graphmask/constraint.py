@@ -23,6 +23,10 @@ class Constraint(Protocol):
         """The Lagrangian to minimise over the probe."""
         ...
 
+    def weights(self) -> tuple[float, float]:
+        """Of penalty and divergence in it."""
+        ...
+
     def update(self, divergence: float) -> None:
         """Move the multiplier after a step."""
         ...
@@ -54,6 +58,9 @@ class MultiplicativeConstraint:
 
     def loss(self, penalty: Tensor, divergence: Tensor) -> Tensor:
         return (penalty + self.multiplier * divergence) / (1 + self.multiplier)
+
+    def weights(self) -> tuple[float, float]:
+        return 1 / (1 + self.multiplier), self.multiplier / (1 + self.multiplier)
 
     def update(self, divergence: float) -> None:
         error = min(max((divergence - self.tolerance) / self.tolerance, -1.0), 3.0)
@@ -88,6 +95,9 @@ class LagrangianConstraint:
 
     def loss(self, penalty: Tensor, divergence: Tensor) -> Tensor:
         return penalty + self.multiplier * (divergence - self.tolerance)
+
+    def weights(self) -> tuple[float, float]:
+        return 1.0, self.multiplier
 
     def update(self, divergence: float) -> None:
         state = cooper.CMPState(

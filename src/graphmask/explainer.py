@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
-from graphmask import batches, checkpoint, gradients, hard_concrete, storage
+from graphmask import batches, checkpoint, distributed, gradients, hard_concrete, storage
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site
 from graphmask.case import Case, Choice
+from graphmask.distributed import ALONE, Team, WorkerLost
 from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import scores_of
@@ -23,7 +25,11 @@ from graphmask.layout import Types
 from graphmask.method import Method
 from graphmask.probe import Probe
 from graphmask.progress import Progress
+from graphmask.store import identity
 from graphmask.training import RECIPES, History, Recipe, Training, run
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 class GraphMask(Method):
@@ -46,6 +52,8 @@ class GraphMask(Method):
         seed: makes everything reproducible.
         recipe: ``"concave"`` (default), ``"paper"``, or a :class:`graphmask.training.Recipe`.
         hidden: width of the gate networks.
+        precision: ``"bf16"`` runs the model under autocast, in `fit` and for every explanation; gates and divergence
+            stay in full precision. By default as ``accelerate`` was told, else the model's own.
     """
 
     name = "graphmask"
@@ -60,12 +68,13 @@ class GraphMask(Method):
         *,
         recipe: str | Recipe = "concave",
         hidden: int = 32,
+        precision: str | None = None,
     ) -> None:
         super().__init__(model, forward, divergence, tolerance, seed)
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
-        self.hidden = hidden
+        self.hidden, self.precision = hidden, batches.check_precision(precision)
         self.probe: Probe | None = None
         self.history: History | None = None
 
@@ -79,6 +88,8 @@ class GraphMask(Method):
         epochs: int | None = None,
         checkpoint: str | Path | None = None,
         progress: bool = True,
+        accumulate: int = 1,
+        accelerator: Accelerator | None = None,
     ) -> History:
         """Train the gates on batches of graphs that the model has been, or could have been, trained on.
 
@@ -88,7 +99,33 @@ class GraphMask(Method):
             epochs: passes over ``loader``; by default as many as make 1,000 steps per site (3,000 at most).
             checkpoint: a file written after every epoch; if it exists, fitting resumes from it with the same result.
             progress: show a progress bar.
+            accumulate: batches per step, one after the other: the step is that of one batch with all their graphs.
+            accelerator: of a program that has one already. Without it, processes started by ``accelerate launch`` or
+                ``torchrun`` find each other by themselves. Each takes its share of the batches of every step; all end
+                with the same gates. See docs/distributed.md.
         """
+        if accumulate < 1:
+            raise GraphMaskError(f"Expected at least one batch per step, got accumulate={accumulate}.")
+        team = distributed.team(accelerator)
+        if self.precision is None:
+            self.precision = batches.check_precision(distributed.precision(accelerator))
+        try:
+            return self._fit(loader, validation, epochs, checkpoint, progress, accumulate, team)
+        except WorkerLost as lost:
+            saved = checkpoint is not None and Path(checkpoint).exists()
+            advice = f"the checkpoint at {checkpoint} resumes" if saved else "with checkpoint=FILE it could resume"
+            raise WorkerLost(f"{lost} Start the same run again: {advice}.") from lost
+
+    def _fit(
+        self,
+        loader: Iterable[Any],
+        validation: Iterable[Any] | None,
+        epochs: int | None,
+        checkpoint: str | Path | None,
+        progress: bool,
+        accumulate: int,
+        team: Team,
+    ) -> History:
         with guest(self.model):  # also for the scan: a shuffling loader draws from the user's random state
             count = batches.scan(loader, "the loader")
             if validation is not None:
@@ -97,19 +134,21 @@ class GraphMask(Method):
                 raise GraphMaskError(f"Expected at least one epoch, got {epochs}.")
             held_out = _Repeatable(loader if validation is None else validation, self.seed)
             freeze(self.model, training=False)
-            training = self._start(loader, epochs, count)
+            training = self._start(loader, epochs, count, team, accumulate)
             if checkpoint is not None:
                 _resume(training, self, checkpoint)
 
             def mode(train: bool) -> None:
                 freeze(self.model, training=train)
 
-            with Progress(training, enabled=progress) as bar:
+            with Progress(training, enabled=progress and team.first) as bar:
 
                 def on_epoch(current: Training) -> None:
                     bar.epoch(current)
                     if checkpoint is not None:
-                        _checkpoint(current, self, checkpoint)
+                        if team.first:
+                            _checkpoint(current, self, checkpoint)
+                        team.wait()
 
                 with gradients.needed():
                     history = run(training, loader, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
@@ -117,11 +156,31 @@ class GraphMask(Method):
         self.types = training.probe.types
         return history
 
-    def _start(self, loader: Iterable[Any], epochs: int | None, count: int) -> Training:
-        """Find the sites on the first batch that has edges; set up gates, baselines and divergence."""
+    def _start(
+        self, loader: Iterable[Any], epochs: int | None, count: int, team: Team = ALONE, accumulate: int = 1
+    ) -> Training:
+        """Find the sites on the first step's batches that have edges; set up gates, baselines and divergence."""
         torch.manual_seed(self.seed)
-        some, types = batches.first_few(loader, 4)
-        probe, output = Probe.discover(self.model, self.forward, some[0], self.hidden, self.seed)
+        first: list[Any] = []
+        some: list[list[Any]] = []  # this process's batches of the first steps
+        for group in distributed.groups(loader, team.size * accumulate):
+            with_edges = any(map(_has_edges, group))
+            if not first:
+                self._agree(team, count, group)
+            if with_edges and not first:
+                first = [team.place(batch) for batch in sorted(group, key=lambda batch: not _has_edges(batch))]
+            if with_edges:
+                some.append([team.place(batch) for batch in group[team.rank :: team.size]])
+            if len(some) == 4:
+                break
+        if not first:
+            raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
+        types = None
+        if isinstance(first[0], HeteroData):  # some batches may lack edge types: sites are found on one with most
+            several, types = batches.first_few(loader, 4)
+            first = [team.place(several[0]), *(first if team.size * accumulate > 1 else ())]
+        forward = batches.in_precision(self.forward, self.precision)
+        probe, output = Probe.discover(self.model, forward, first[0], self.hidden, self.seed, more=first[1:])
         probe.types = types
         if not bool(torch.isfinite(output).all()):
             raise GraphMaskError(
@@ -131,14 +190,41 @@ class GraphMask(Method):
         self.divergence.resolve(output)
         self.divergence(output, output)  # a divergence that does not fit the output must say so now
         if self.recipe.start == "auto":
-            probe.start_baselines(self.model, self.forward, some, self.divergence, self.tolerance)
+            probe.start_baselines(self.model, forward, some, self.divergence, self.tolerance, team)
         elif self.recipe.start == "mean":
             probe.mean_baselines()
+        team.align(probe)
+        per_epoch = -(-count // (team.size * accumulate))
         if epochs is None:
-            epochs = -(-self.recipe.total_steps(len(probe.sites)) // count)
+            epochs = -(-self.recipe.total_steps(len(probe.sites)) // per_epoch)
         return Training(
-            probe, self.model, self.forward, self.divergence, self.tolerance, self.recipe, self.seed, epochs * count
+            probe,
+            self.model,
+            forward,
+            self.divergence,
+            self.tolerance,
+            self.recipe,
+            self.seed,
+            epochs * per_epoch,
+            team,
+            accumulate,
         )
+
+    def _agree(self, team: Team, count: int, group: list[Any]) -> None:
+        """Processes that were given different things would each work on something else, and nobody would know."""
+        if team.size > 1:
+            what = {
+                "model": storage.fingerprint(self.model),
+                "seed": self.seed,
+                "number of batches": count,
+                "batches, in the same order,": identity.content_of(
+                    {str(number): identity.content_of(batch) for number, batch in enumerate(group)}
+                ),
+            }
+            team.agree(
+                what,
+                "Give every process the same model and the whole loader, seeded alike: batches are shared out here.",
+            )
 
     # Explaining --------------------------------------------------------------------------------------------
 
@@ -206,6 +292,7 @@ def _load(
         description["seed"],
         recipe=Recipe(**description["recipe"]),
         hidden=description["hidden"],
+        precision=description.get("precision"),
     )
     if storage.fingerprint(model) != description["model"]:
         raise GraphMaskError(
@@ -228,6 +315,11 @@ def _load(
     return explainer
 
 
+def _has_edges(batch: Any) -> bool:
+    edge_index = batches.edge_index_of(batch)
+    return edge_index is None or bool(edge_index.shape[1])
+
+
 def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
     """Everything that must agree for two fits to be the same fit."""
     return {
@@ -236,6 +328,7 @@ def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
         "seed": explainer.seed,
         "hidden": explainer.hidden,
         "recipe": asdict(explainer.recipe),
+        "precision": explainer.precision,
         "divergence": explainer.divergence.state(),
         "custom_forward": explainer.forward is not batches.default_forward,
         "sites": [asdict(site) for site in probe.sites],
@@ -244,13 +337,20 @@ def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
     }
 
 
+def _settings(training: Training, explainer: GraphMask) -> dict[str, Any]:
+    per_step = training.team.size * training.accumulate  # in however many processes
+    return {**_describe(explainer, training.probe), "steps": training.steps, "batches per step": per_step}
+
+
 def _checkpoint(training: Training, explainer: GraphMask, path: str | Path) -> None:
-    checkpoint.save(training, path, {**_describe(explainer, training.probe), "steps": training.steps})
+    checkpoint.save(training, path, _settings(training, explainer))
 
 
 def _resume(training: Training, explainer: GraphMask, path: str | Path) -> None:
-    if Path(path).exists():
-        checkpoint.load(training, path, {**_describe(explainer, training.probe), "steps": training.steps})
+    there = Path(path).exists()
+    training.team.agree({"checkpoint": str(path) if there else None}, "Put it where all processes see the same files.")
+    if there:
+        checkpoint.load(training, path, _settings(training, explainer))
 
 
 class _Repeatable:

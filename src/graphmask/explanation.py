@@ -52,6 +52,7 @@ class Explanation:
     edge_type: Tensor | None = None  #: [E]
     reopened: int = 0  #: gates that `repair` opened again
     method: str = "graphmask"  #: who chose
+    precision: str | None = None  #: "bf16" where both runs were under autocast
     info: dict[str, Any] = field(default_factory=dict)  #: the user's own notes; JSON values
     index: tuple[int, ...] | None = None  #: the output rows that were asked about; None for all
 
@@ -202,7 +203,7 @@ def _check_shapes(tensors: dict[str, Tensor], sites: int) -> None:
 
 
 _TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type")
-_VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "info", "index")
+_VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "precision", "info", "index")
 
 
 def build(**fields: Any) -> Explanation:

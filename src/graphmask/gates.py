@@ -7,7 +7,7 @@ r"""Gate networks: for every edge of a site, the location of its gate.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from graphmask.capture import Messages
 from graphmask.errors import GraphMaskError
 from graphmask.kernels import ALL, Columns, Rows, centred, head
+from graphmask.moments import Moments
 
 #: c: gates start open.
 INITIAL_LOCATION = 2.0
@@ -66,6 +67,11 @@ class SiteSpec:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def widened(self, other: SiteSpec) -> SiteSpec:
+        """With room for what another batch shows."""
+        room = {key: max(rows, other.categories.get(key, 0)) for key, rows in self.categories.items()}
+        return replace(self, categories=room, lifted=self.lifted and other.lifted)
+
 
 class _Clamp(torch.autograd.Function):
     """Clamp to [-LIMIT, LIMIT]; the gradient is blocked only where it points further outward."""
@@ -98,6 +104,14 @@ class Gate(nn.Module):
 
     def standardise(self, pieces: list[Messages]) -> None:
         """Take mean and spread of every input from a first batch."""
+        self.take({key: [found] for key, found in self.moments(pieces).items()})
+
+    def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
+        """Of every input, by name, on one batch."""
+        raise NotImplementedError
+
+    def take(self, moments: dict[str, list[Moments]]) -> None:
+        """Standardise by those of one or more batches."""
         raise NotImplementedError
 
     def next_rows(self, messages: Messages) -> slice:
@@ -109,8 +123,12 @@ class Gate(nn.Module):
         raise NotImplementedError
 
     def forward(self, messages: Messages, rows: slice = ALL) -> Tensor:
-        """[E'] calibrated locations of the Hard Concrete gates."""
-        return self.raw(messages, rows) - self.shift
+        """[E'] calibrated locations of the Hard Concrete gates, in full precision whatever the model runs in."""
+        kind = self.shift.device.type
+        if not torch.is_autocast_enabled(kind):
+            return self.raw(messages, rows) - self.shift
+        with torch.autocast(kind, enabled=False):
+            return self.raw(messages, rows) - self.shift
 
 
 def _linear(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter:
@@ -173,20 +191,21 @@ class EdgeGate(Gate):
         return inputs
 
     @torch.no_grad()
-    def standardise(self, pieces: list[Messages]) -> None:
+    def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
         rows: dict[str, list[Tensor]] = {key: [] for key in self.sizes}
         for messages in pieces:
             for key, value in self._inputs(messages).items():
                 if value.shape[0] and not (key in ("source", "target") and rows[key]):
                     rows[key].append(value)
-        for key, parts in rows.items():
-            if not parts:
-                continue
-            value = torch.cat(parts)
-            deviation = value.std(0, unbiased=False)
-            self.get_buffer(f"mean:{key}").copy_(value.mean(0))
+        return {key: Moments.of(torch.cat(parts)) for key, parts in rows.items() if parts}
+
+    @torch.no_grad()
+    def take(self, moments: dict[str, list[Moments]]) -> None:
+        for key, parts in moments.items():
+            found = Moments.union(parts)
+            self.get_buffer(f"mean:{key}").copy_(found.mean)
             # A feature that never varies says nothing: leave it out rather than blow up its rounding errors.
-            self.get_buffer(f"scale:{key}").copy_(torch.where(deviation > 1e-5, 1 / deviation, 0.0))
+            self.get_buffer(f"scale:{key}").copy_(torch.where(found.deviation > 1e-5, 1 / found.deviation, 0.0))
 
     def _project(self, key: str) -> tuple[Tensor, Tensor]:
         """W' and b' with W' x + b' = W ((x - mean) * scale), less LayerNorm's mean."""
@@ -269,16 +288,20 @@ class BilinearGate(Gate):
         self.register_buffer("scale", torch.ones(spec.source))
 
     @torch.no_grad()
-    def standardise(self, pieces: list[Messages]) -> None:
+    def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
         call = pieces[0].matrix
         assert call is not None
         b, _, receiver, sender = call.entries
         present = torch.cat([torch.stack([b, receiver]), torch.stack([b, sender])], 1).unique(dim=1)
         value = call.nodes[present[0], present[1]].to(self.mean.dtype)  # padding is no node
-        if value.shape[0]:
-            deviation = value.std(0, unbiased=False)
-            self.mean.copy_(value.mean(0))
-            self.scale.copy_(torch.where(deviation > 1e-5, 1 / deviation, 0.0))
+        return {"states": Moments.of(value)} if value.shape[0] else {}
+
+    @torch.no_grad()
+    def take(self, moments: dict[str, list[Moments]]) -> None:
+        for parts in moments.values():
+            found = Moments.union(parts)
+            self.mean.copy_(found.mean)
+            self.scale.copy_(torch.where(found.deviation > 1e-5, 1 / found.deviation, 0.0))
 
     def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
         call = messages.matrix

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches, gradients
+from graphmask import batches, distributed, gradients, store
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site, check_model
 from graphmask.case import Case, Choice
@@ -44,6 +44,7 @@ class Method(ABC):
     name: ClassVar[str]
     soft: ClassVar[bool] = False  #: hard choices come from a threshold on the scores
     threshold: float = 0.5  #: of a soft method
+    precision: str | None = None  #: "bf16" runs the model under autocast
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Method(ABC):
         allow_infeasible: bool = False,
         progress: bool = True,
         shard_rows: int | None = None,
-        shard: tuple[int, int] = (0, 1),
+        shard: tuple[int, int] | None = None,
     ) -> Store: ...
 
     def explain_all(
@@ -140,9 +141,12 @@ class Method(ABC):
         allow_infeasible: bool = False,
         progress: bool = True,
         shard_rows: int | None = None,
-        shard: tuple[int, int] = (0, 1),
+        shard: tuple[int, int] | None = None,
     ) -> Iterator[Explanation] | Store:
         """Explain every graph of every batch, a batch at a time; see `explain`.
+
+        In several processes (see docs/distributed.md) each explains its share: of ``n`` processes, number ``r`` takes
+        the batches ``r``, ``r + n``, ... The iterator gives a process its own; a store has those of all.
 
         Args:
             loader: any iterable of batches.
@@ -155,16 +159,17 @@ class Method(ABC):
             progress: show a progress bar where there is ``out``.
             shard_rows: rows per file; the default suits most.
             shard: (rank, world): this is one of so many processes that write to ``out`` at once, each of which has the
-                whole loader and explains the batches rank, rank + world, ...
+                whole loader and explains the batches rank, rank + world, ...; by default, as they were launched.
         """
         batches.check_loader(loader, "the loader")
         self.check_ready(allow_infeasible)
+        team = distributed.team()
 
         def explain(batch: Any, where: str) -> list[Explanation]:
-            return self._explain(batch, repair, where)
+            return self._explain(team.place(batch), repair, where)
 
         if out is not None:
-            return write(
+            written = write(
                 self,
                 explain,
                 loader,
@@ -173,13 +178,22 @@ class Method(ABC):
                 metadata=metadata,
                 shard_rows=shard_rows,
                 progress=progress,
-                rank=shard[0],
-                world=shard[1],
+                rank=team.rank if shard is None else shard[0],
+                world=team.size if shard is None else shard[1],
             )
+            if team.size == 1:
+                return written
+            team.wait()
+            return store.open(out)  # what all of them have written
         if metadata is not None or shard_rows is not None:
             raise GraphMaskError("Expected out=DIR together with metadata or shard_rows, got no folder to write to.")
         # The model is borrowed batch by batch: between two explanations it is the user's.
-        return (explanation for number, batch in enumerate(loader) for explanation in explain(batch, f"batch {number}"))
+        return (
+            explanation
+            for number, batch in enumerate(loader)
+            if number % team.size == team.rank
+            for explanation in explain(batch, f"batch {number}")
+        )
 
     def _explain(
         self, batch: Any, repair: bool, where: str, index: Index | None = None, forward: Forward | None = None
@@ -200,7 +214,8 @@ class Method(ABC):
 
     def _case(self, batch: Any, where: str, index: Index | None = None, forward: Forward | None = None) -> Case:
         """Run the original model."""
-        whole, forward = index is not None or forward is not None, forward or self.forward
+        whole = index is not None or forward is not None
+        forward = batches.in_precision(forward or self.forward, self.precision)
         types = agreed(self.types, batches.types_of(batch), where, self.sites is not None)
         trace = record(self.model, forward, batch, self.sites, self.look)
         if not bool(torch.isfinite(trace.output).all()):
@@ -255,6 +270,7 @@ class Method(ABC):
                     reopened=r,
                     method=self.name,
                     index=case.forward.rows if isinstance(case.forward, RowsOnly) else None,
+                    precision=self.precision,
                     info=info[graph],
                 )
             )

@@ -17,10 +17,12 @@ from torch_geometric.data import HeteroData
 from graphmask import batches, gradients, masking
 from graphmask.batches import Forward
 from graphmask.capture import Messages, Site, tap
+from graphmask.distributed import ALONE, Team
 from graphmask.divergence import Divergence
 from graphmask.edges import EdgeMap
 from graphmask.gates import Gate, SiteSpec, build
 from graphmask.layout import Types
+from graphmask.moments import Moments
 from graphmask.trace import Trace, no_messages, record
 
 
@@ -31,6 +33,7 @@ class Gated:
     location: Tensor  #: [E']
     value: Tensor  #: [E'] gate values
     mine: Tensor | None = None  #: [E'] 1 for the user's edges, 0 for the layer's own self-loops; None: all are
+    pieces: tuple[Tensor, ...] = ()  #: the values, call by call, as messages were masked with them
 
     @classmethod
     def join(cls, parts: list[Gated]) -> Gated:
@@ -39,7 +42,15 @@ class Gated:
         if not parts:  # the layer of an edge type that the batch does not have
             return cls(torch.empty(0), torch.empty(0))
         mine = torch.cat([torch.ones_like(part.value) if part.mine is None else part.mine for part in parts])
-        return cls(torch.cat([part.location for part in parts]), torch.cat([part.value for part in parts]), mine)
+        pieces = tuple(part.value for part in parts)
+        return cls(torch.cat([part.location for part in parts]), torch.cat(pieces), mine, pieces)
+
+    def total(self, per_edge: Tensor) -> Tensor:
+        """Over the user's edges."""
+        return per_edge.sum() if self.mine is None else per_edge @ self.mine
+
+    def count(self) -> float:
+        return self.location.numel() if self.mine is None else float(self.mine.sum())
 
     def mean(self, per_edge: Tensor) -> Tensor:
         """Over the user's edges."""
@@ -112,31 +123,44 @@ class Probe(nn.Module):
         hidden: int,
         seed: int,
         sees: Callable[[SiteSpec], SiteSpec] = lambda spec: spec,
+        more: Sequence[Any] = (),
     ) -> tuple[Probe, Tensor]:
         """Find the sites by running the model once; take the scale of everything from its messages.
 
-        ``sees`` may narrow what the gates look at.
+        ``sees`` may narrow what the gates look at; with ``more`` batches, the scale is that of all together.
         """
-        found: dict[int, list[Messages]] = {}
-
-        def visit(messages: Messages) -> None:
-            found.setdefault(messages.site, []).append(messages)
-
-        with tap(model, visit, batches.edge_map_of(batch)) as state:
-            output = batches.call(forward, model, batch)
-        if not state.sites:
-            raise no_messages()
-        probe = cls(tuple(state.sites), [sees(SiteSpec.of(found[site])) for site in sorted(found)], hidden, seed)
+        sites, found, output = _observe(model, forward, batch, None)
+        specs = [sees(SiteSpec.of(found[site])) for site in sorted(found)]
+        outputs = [output]
+        for other in more:  # twice, since messages of many batches may be too much to keep
+            _, seen, output = _observe(model, forward, other, sites)
+            if any(piece.source.numel() for pieces in seen.values() for piece in pieces):
+                specs = [
+                    spec.widened(SiteSpec.of(seen[site])) if site in seen else spec for site, spec in enumerate(specs)
+                ]
+            outputs.append(output)
+        probe = cls(sites, specs, hidden, seed)
         probe.to(output.device)
-        for site, pieces in found.items():
-            probe.gate(site).standardise(pieces)
-            rows = torch.cat([messages.rows() for messages in pieces])
-            if rows.shape[0]:
-                probe.means.append(rows.mean(0))
-                probe.scales[site] = rows.var(0, unbiased=False).mean().sqrt()
+        inputs: list[dict[str, list[Moments]]] = [{} for _ in sites]
+        messages: list[list[Moments]] = [[] for _ in sites]
+        for number, seen_in in enumerate((batch, *more)):
+            if number:
+                found = _observe(model, forward, seen_in, sites)[1]
+            for site, pieces in found.items():
+                for key, moments in probe.gate(site).moments(pieces).items():
+                    inputs[site].setdefault(key, []).append(moments)
+                rows = torch.cat([piece.rows() for piece in pieces])
+                if rows.shape[0]:
+                    messages[site].append(Moments.of(rows.to(torch.promote_types(rows.dtype, torch.float))))
+        for site, parts in enumerate(messages):
+            probe.gate(site).take(inputs[site])
+            if parts:
+                spread = Moments.union(parts)
+                probe.means.append(spread.mean)
+                probe.scales[site] = spread.variance.mean().sqrt()
             else:
                 probe.means.append(torch.zeros_like(probe.baselines[site]))
-        return probe, output
+        return probe, torch.cat([output for output in outputs if output.shape[1:] == outputs[0].shape[1:]])
 
     @torch.no_grad()
     def mean_baselines(self) -> None:
@@ -145,25 +169,38 @@ class Probe(nn.Module):
 
     @torch.no_grad()
     def start_baselines(
-        self, model: nn.Module, forward: Forward, some: Sequence[Any], divergence: Divergence, tolerance: float
+        self,
+        model: nn.Module,
+        forward: Forward,
+        some: Sequence[Sequence[Any]],
+        divergence: Divergence,
+        tolerance: float,
+        team: Team = ALONE,
     ) -> None:
         """Per site, start from zero or from the mean message: whichever goes unnoticed more often.
 
         Which is neutral depends on the model: where degrees are normalised away the mean is, where messages are
         summed zero may be. A random quarter of the messages is replaced; rows within tolerance are counted.
+        ``some`` are steps, each with this process's batches of it.
         """
         generator = torch.Generator().manual_seed(0)
         candidates = [torch.zeros_like(mean) for mean in self.means], self.means
         unnoticed = torch.zeros(2, len(self.sites))
-        for batch in some:
-            original = self.original(model, forward, batch)
+        for mine in some:
+            originals = [self.original(model, forward, batch) for batch in mine]
+            counts = team.gather([original.carried.shape[1] for original in originals])
+            edges = [theirs[turn] for turn in range(len(counts[0])) for theirs in counts if turn < len(theirs)]
             for site in range(len(self.sites)):
-                kept = torch.ones_like(original.carried)
-                kept[site] = (torch.rand(kept.shape[1], generator=generator) < 0.75).to(kept.device)
-                for choice, baselines in enumerate(candidates):
-                    self.baselines[site].copy_(baselines[site])
-                    masked = self.masked(model, forward, batch, original.edge_map, kept)
-                    unnoticed[choice, site] += (divergence(original.output, masked) <= tolerance).sum().cpu()
+                # Drawn for all processes alike, batch after batch: as for one batch of all their graphs.
+                draws = torch.rand(sum(edges), generator=generator).split(edges)[team.rank :: team.size]
+                for batch, original, draw in zip(mine, originals, draws, strict=True):
+                    kept = torch.ones_like(original.carried)
+                    kept[site] = (draw < 0.75).to(kept.device)
+                    for choice, baselines in enumerate(candidates):
+                        self.baselines[site].copy_(baselines[site])
+                        masked = self.masked(model, forward, batch, original.edge_map, kept)
+                        unnoticed[choice, site] += (divergence(original.output, masked) <= tolerance).sum().cpu()
+        unnoticed = team.sum(unnoticed)
         for site, mean in enumerate(self.means):
             better = bool(unnoticed[1, site] > unnoticed[0, site])
             self.baselines[site].copy_(mean if better else torch.zeros_like(mean))
@@ -221,7 +258,7 @@ class Probe(nn.Module):
                     own = messages.edges < 0
                     mine = (~own).to(z.dtype)
                     z = z.masked_fill(own, 1)
-                gated[messages.site].append(Gated(location, z, mine))
+                gated[messages.site].append(Gated(location, z, mine, (z,)))
                 answers[messages.site, messages.piece] = z, rows
 
         def mask(messages: Messages) -> tuple[Tensor, Tensor, slice]:
@@ -246,6 +283,24 @@ class Probe(nn.Module):
             masked = batches.call(forward, model, batch)
         gradients.check_passed(original, masked, any(z.requires_grad for z, _ in answers.values()))
         return original, masked, [Gated.join(parts) for parts in gated]
+
+
+def _observe(
+    model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...] | None
+) -> tuple[tuple[Site, ...], dict[int, list[Messages]], Tensor]:
+    """Sites, all messages of each, and the output."""
+    found: dict[int, list[Messages]] = {}
+
+    def visit(messages: Messages) -> None:
+        found.setdefault(messages.site, []).append(messages)
+
+    with tap(model, visit, batches.edge_map_of(batch), sites) as state:
+        output = batches.call(forward, model, batch)
+        if not state.sites:
+            raise no_messages()
+        if sites is not None:
+            state.check_complete()
+    return tuple(state.sites), found, output
 
 
 def _content(batch: Any) -> list[Any] | None:

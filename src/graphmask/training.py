@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import hard_concrete
+from graphmask import hard_concrete, joint
 from graphmask.batches import Forward
 from graphmask.calibration import KEEP_ALL, SLACK, Validation, Verdict, calibrate
 from graphmask.constraint import Constraint, LagrangianConstraint, MultiplicativeConstraint
+from graphmask.distributed import ALONE, Team, shares
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.probe import Gated, Probe
@@ -110,9 +111,12 @@ class Training:
         recipe: Recipe,
         seed: int,
         steps: int,
+        team: Team = ALONE,
+        accumulate: int = 1,
     ) -> None:
         self.probe, self.model, self.forward, self.divergence = probe, model, forward, divergence
         self.tolerance, self.recipe, self.seed, self.steps = tolerance, recipe, seed, steps
+        self.team, self.accumulate = team, accumulate
         constraint = LagrangianConstraint if recipe.lagrangian else MultiplicativeConstraint
         self.constraint: Constraint = constraint(tolerance)
         groups: list[dict[str, Any]] = [{"params": list(probe.gates.parameters())}]
@@ -175,25 +179,36 @@ class Training:
         opened = [gate for gate in gates[self.open_from :] if gate]
         if not opened:  # a batch without edges
             return torch.zeros(())
-        if self.recipe.sampled:
-            return torch.stack([g.mean(hard_concrete.probability_open(g.location)) for g in opened]).mean()
-        a = self.concavity()
-        return torch.stack([g.mean((1 + a) * g.value / (g.value + a)) for g in opened]).mean()
+        return torch.stack([g.mean(self.price(g)) for g in opened]).mean()
 
-    def train_on(self, batch: Any) -> tuple[float, list[float]]:
-        """One step of Adam on the Lagrangian; returns the divergence and the mean gate per site."""
+    def price(self, gate: Gated) -> Tensor:
+        """[E'] of each edge; see `penalty`."""
+        if self.recipe.sampled:
+            return hard_concrete.probability_open(gate.location)
+        a = self.concavity()
+        return (1 + a) * gate.value / (gate.value + a)
+
+    def thaw(self) -> None:
+        """Baselines stay where they start for a while."""
         free = self.settling or self.step >= self.recipe.frozen_baselines * self.steps
         for baseline in self.probe.baselines:
             baseline.requires_grad_(free)
+
+    def check_finite(self, divergence: float) -> None:
+        if divergence != divergence or divergence == torch.inf:
+            raise GraphMaskError(
+                "Expected finite model outputs, got NaN or infinity. Check the model on this data without GraphMask."
+            )
+
+    def train_on(self, batch: Any) -> tuple[float, list[float]]:
+        """One step of Adam on the Lagrangian; returns the divergence and the mean gate per site."""
+        self.thaw()
         original, masked, gates = self.probe.train_step(
             self.model, self.forward, batch, self.activate, train_gates=self.thresholds is None
         )
         divergence = self.divergence(original, masked).mean()
         value = float(divergence.detach())
-        if value != value or value == torch.inf:
-            raise GraphMaskError(
-                "Expected finite model outputs, got NaN or infinity. Check the model on this data without GraphMask."
-            )
+        self.check_finite(value)
         if self.thresholds is not None:
             loss = divergence
         else:
@@ -207,14 +222,26 @@ class Training:
         self.step += 1
         return value, [float(gate.mean(gate.value.detach())) if gate else 1.0 for gate in gates]
 
+    @property
+    def joint(self) -> bool:
+        """Are there several batches to a step?"""
+        return self.team.size * self.accumulate > 1
+
+    def take_step(self, mine: list[Any]) -> tuple[float, list[float]]:
+        """On this process's batches of the next step."""
+        return joint.step(self, mine) if self.joint else self.train_on(*mine)
+
     # Epochs ------------------------------------------------------------------------------------------------
 
     def within(self, verdict: Verdict, tolerance: float) -> bool:
         return verdict.within(tolerance, self.recipe.flips)
 
+    def look_at(self, loader: Iterable[Any]) -> Validation:
+        return Validation(self.probe, self.model, self.forward, self.divergence, loader, self.team)
+
     def validate(self, loader: Iterable[Any]) -> tuple[list[float], Verdict]:
         """The thresholds hard gates would use now, and what they do to the model."""
-        validation = Validation(self.probe, self.model, self.forward, self.divergence, loader)
+        validation = self.look_at(loader)
         sites = range(len(self.probe.sites))
         if self.recipe.sampled:
             thresholds = [KEEP_ALL if site < self.open_from else hard_concrete.EVEN for site in sites]
@@ -243,7 +270,7 @@ class Training:
 
     def begin_settling(self, loader: Iterable[Any]) -> None:
         """From now on gates are hard, divided at the gap of their locations: what baselines must adapt to."""
-        validation = Validation(self.probe, self.model, self.forward, self.divergence, loader)
+        validation = self.look_at(loader)
         self.thresholds = [validation.gap(site) for site in range(len(self.probe.sites))]
 
     def rank(self, verdict: Verdict) -> tuple[int, float]:
@@ -273,7 +300,7 @@ class Training:
         """Calibrate the last state, prefer the best so far if it is sparser, and shift the gates accordingly."""
         self.probe.forget()
         if self.recipe.calibrated:
-            validation = Validation(self.probe, self.model, self.forward, self.divergence, loader)
+            validation = self.look_at(loader)
             thresholds = self.calibrate(validation)
             verdict = validation.verdict(thresholds)
         else:
@@ -313,16 +340,19 @@ def run(
             training.open_from = max(sites - 1 - training.epoch // training.recipe.open_every, 0)
         # The loader's shuffle and the dropout of an epoch depend on nothing before it: a resumed fit goes on alike.
         torch.manual_seed(training.seed * 1_000_003 + training.epoch)
+        if training.joint:
+            training.generator.manual_seed(joint.seed(training))
         mode(True)
-        for batch in loader:
+        for mine in shares(loader, training.team, training.accumulate):
             if training.settling and training.thresholds is None and training.recipe.settle:
                 mode(False)
                 training.begin_settling(validation)
                 mode(True)
-            divergence, gates = training.train_on(batch)
+            divergence, gates = training.take_step(mine)
             training.sums += torch.tensor([1.0, divergence, *gates], dtype=torch.double)
             on_step(training, divergence, gates)
         training.epoch += 1
+        training.team.align(training.probe)  # should machines round differently
         if training.step - training.judged >= STEPS_PER_VERDICT or training.step >= training.steps:
             training.judged = training.step
             mode(False)

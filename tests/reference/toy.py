@@ -39,7 +39,7 @@ class Toy(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
         h = self.second(self.first(x, edge_index), edge_index)
         graphs = int(batch.max()) + 1
-        total = torch.zeros(graphs, h.shape[1]).index_add(0, batch, h)
+        total = h.new_zeros(graphs, h.shape[1]).index_add(0, batch, h)
         return total[:, :2] + 0.0 * self.dropout(total[:, :2])
 
 

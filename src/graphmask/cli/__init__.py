@@ -7,6 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
+from graphmask import distributed
 from graphmask.cli import analyse, bench, compare, data, demo, report, run, store
 from graphmask.errors import GraphMaskError
 
@@ -28,6 +29,10 @@ app.add_typer(store.app, name="store")
 
 def main() -> None:
     try:
+        if distributed.launched() > 1 and sys.argv[1:2] != ["run"]:
+            raise GraphMaskError(
+                "Expected `graphmask run` in several processes, got another command. Start that one by itself."
+            )
         app()
     except GraphMaskError as error:
         Console(stderr=True).print(f"graphmask: {error}", style="red", markup=False, highlight=False)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from graphmask import tasks
+from graphmask import distributed, tasks
 from graphmask.report.build import write_page
 from graphmask.report.page import Table
 from graphmask.storage import write_bytes
@@ -22,11 +22,12 @@ Seed = Annotated[int, typer.Option(help="Seed of data, model and gates.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
 Out = Annotated[Path, typer.Option(help="Folder for what is written.")]
 
-console = Console()
+#: Of several processes one speaks and writes.
+console = Console(quiet=not distributed.first())
 
 
 def write_json(path: Path | None, figures: dict[str, Any]) -> None:
-    if path is not None:
+    if path is not None and distributed.first():
         write_bytes(path, (json.dumps(figures, indent=2) + "\n").encode())
         console.print(f"figures: {path}", highlight=False)
 
@@ -39,7 +40,7 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> No
         table.add_column(name, justify="left" if number == 0 else "right")
     for row in rows:
         table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
-    (console if sys.stdout.isatty() else Console(width=140)).print(table)
+    (console if sys.stdout.isatty() else Console(width=140, quiet=console.quiet)).print(table)
 
 
 def gold_rows(figures: dict[str, Any]) -> list[list[Any]]:

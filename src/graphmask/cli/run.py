@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from graphmask import tasks
+from graphmask import distributed, tasks
 from graphmask.cli import qa, srl
 from graphmask.cli.common import Json, Seed, console, gold_rows, show, write_json, write_task_page
+from graphmask.errors import GraphMaskError
 from graphmask.store.files import require
 from graphmask.tasks import folder, runner
 
@@ -27,10 +28,14 @@ def run(
     ] = None,
     preset: Annotated[str, typer.Option(help="srl, qa: sizes, small (two cores) or paper.")] = "small",
     gold_trees: Annotated[bool, typer.Option(help="srl: trees, lemmas, tags from the gold columns.")] = False,
+    accumulate: Annotated[int, typer.Option(help="star, relay: batches per step, in each process.")] = 1,
+    precision: Annotated[str | None, typer.Option(help="star, relay: bf16 runs the model under autocast.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for what is written; out/TASK by default.")] = None,
     json: Json = None,
 ) -> None:
     """Train a task's model, fit GraphMask, explain fresh graphs and compare with the known answer."""
+    if task in ("srl", "qa") and distributed.launched() > 1:
+        raise GraphMaskError(f"Expected star or relay in several processes, got {task}. Start it by itself.")
     if task == "srl":
         return srl.run(model, seed, tolerance, data, preset, out, json, predicted=not gold_trees)
     if task == "qa":
@@ -38,12 +43,23 @@ def run(
     tolerance = 0.03 if tolerance is None else tolerance
     tasks.get(task)
     require()  # what is written at the end must not fail for a missing package
+    out = out or Path("out") / task
+    unfinished = out / "unfinished.safetensors"
     console.print(f"training the {task} model ...")
     with runner.one_thread():
         trained = runner.train_model(task, seed)
     console.print(f"fitting GraphMask to it (accuracy {trained[1]['accuracy']:.2%}) ...")
     with runner.one_thread():
-        result = runner.run(task, seed, recipe=recipe, tolerance=tolerance, trained=trained)
+        result = runner.run(
+            task,
+            seed,
+            recipe=recipe,
+            tolerance=tolerance,
+            trained=trained,
+            checkpoint=unfinished,
+            accumulate=accumulate,
+            precision=precision,
+        )
     figures = result.figures
     show(
         f"{task}, seed {seed}: kept edges against gold, per cent",
@@ -52,8 +68,9 @@ def run(
     )
     keys = ["retained", "divergence", "flips", "faithful", "fit_seconds", "fit_cpu_seconds", "explain_ms"]
     show("the rest", ["figure", "value"], [[key, figures[key]] for key in keys])
-    out = out or Path("out") / task
-    page = write_task_page(out / f"{task}.html", result, task)
+    page = write_task_page(out / f"{task}.html", result, task) if distributed.first() else None
     folder.write(out, result)
+    if distributed.first():
+        unfinished.unlink(missing_ok=True)
     console.print(f"page: {page}\nnext: graphmask analyse {out} && graphmask report {out}", highlight=False)
     write_json(json, figures)

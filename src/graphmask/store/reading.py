@@ -79,6 +79,7 @@ class Store:
         self.structure = tuple(Site.from_json(site) for site in description["sites"])
         self.method: str = description["method"]
         self.tolerance: float = description["tolerance"]
+        self.precision: str | None = description["settings"].get("precision")
         self.types = Types.from_json(description.get("types"))  #: node and edge types of heterogeneous data
         self.baselines = shared_baselines(description)  #: per site, of graphs that have none of their own
         self.shards = shards
@@ -217,6 +218,7 @@ class Store:
                     edge_type=None if kind is None else parts["type"][number][:count].to(kind, copy=True),
                     info={} if notes is None else storage.parse_json(notes, shard.graphs),
                     index=None if index is None else tuple(index),
+                    precision=self.precision,
                     **row,
                 )
             yield explanation

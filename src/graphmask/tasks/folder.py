@@ -11,8 +11,8 @@ from typing import Any
 from torch import nn
 from torch_geometric.data import Batch
 
+from graphmask import distributed, storage, store, tasks
 from graphmask import explainer as explaining
-from graphmask import storage, store, tasks
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.tasks import runner
@@ -67,17 +67,19 @@ def describe(name: str, batch: Batch) -> list[dict[str, Any]]:
 def write(path: Path, run: runner.Run, *, progress: bool = True) -> store.Store:
     """Model, gates, figures and all explanations."""
     name = run.figures["task"]
-    storage.write(path / MODEL, "model", run.model.state_dict(), {"task": name, "seed": run.figures["seed"]})
-    run.explainer.save(path / EXPLAINER)
+    first = distributed.first()
+    if first:
+        storage.write(path / MODEL, "model", run.model.state_dict(), {"task": name, "seed": run.figures["seed"]})
+        run.explainer.save(path / EXPLAINER)
     written = run.explainer.explain_all(
         run.test,
         out=path / EXPLANATIONS,
         metadata=lambda batch: describe(name, batch),
         allow_infeasible=True,
-        progress=progress,
+        progress=progress and first,
     )
-    # Last: a folder with figures is complete.
-    storage.write_bytes(path / FIGURES, (json.dumps(run.figures, indent=2) + "\n").encode())
+    if first:  # and last: a folder with figures is complete
+        storage.write_bytes(path / FIGURES, (json.dumps(run.figures, indent=2) + "\n").encode())
     return written
 
 

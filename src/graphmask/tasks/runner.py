@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch
 
-from graphmask import tasks
+from graphmask import distributed, tasks
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
 from graphmask.tasks import gold
@@ -70,16 +70,21 @@ def run(
     trained: tuple[nn.Module, dict[str, float]] | None = None,
     checkpoint: Path | None = None,
     progress: bool = True,
+    accumulate: int = 1,
+    precision: str | None = None,
 ) -> Run:
-    """``trained`` takes a model that `train_model` made before."""
+    """``trained`` takes a model that `train_model` made before. In several processes all end with the whole run."""
+    team = distributed.team()
     model, about_model = trained or train_model(name, seed)
     fit, validation, test = (draw(name, seed, part) for part in range(3))
-    explainer = GraphMask(model, tolerance=tolerance, seed=seed, recipe=recipe)
+    team.align(model)  # each process trained it
+    explainer = GraphMask(model, tolerance=tolerance, seed=seed, recipe=recipe, precision=precision)
     wall, cpu = time.perf_counter(), time.process_time()
-    history = explainer.fit(fit, validation, checkpoint=checkpoint, progress=progress)
+    history = explainer.fit(fit, validation, checkpoint=checkpoint, progress=progress, accumulate=accumulate)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     started = time.perf_counter()
-    explanations = list(explainer.explain_all(test, allow_infeasible=True))
+    mine = list(explainer.explain_all(test, allow_infeasible=True))
+    explanations = distributed.in_order(team, mine, [batch.num_graphs for batch in test])
     per_explanation = 1000 * (time.perf_counter() - started) / len(explanations)
     assert explainer.probe is not None
     kept = sum(int(e.kept.sum()) for e in explanations)
@@ -89,6 +94,9 @@ def run(
         "seed": seed,
         "recipe": explainer.recipe.name,
         "tolerance": tolerance,
+        "processes": team.size,
+        "batches_per_step": team.size * accumulate,
+        "precision": explainer.precision,
         "model": about_model,
         "gold": gold.compare(explanations, test),
         "gold_check": gold.check(model, explainer.probe, test[:8]),
