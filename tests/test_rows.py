@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from graphmask import Explanation, GraphMaskError, masked, store
+from graphmask import Explanation, GraphMaskError, masked
 from graphmask.case import Case, Choice
 from graphmask.method import Method
 from graphmask.rows import rows_of
-from graphmask.store.writing import write
 from methods.common import NAMES, quick
 from reference.small import Small, graph
 
@@ -230,22 +229,9 @@ def test_forms_of_an_index() -> None:
         assert rows_of(index, 7) == (3,)
 
 
-def test_index_survives_files_and_the_store(tmp_path: Path) -> None:
+def test_index_survives_a_file(tmp_path: Path) -> None:
     method, data = Half(Nodes(), divergence="kl"), graph(0, nodes=7, edges=9)
     made = [method.explain(data, index=[4, 2]), method.explain(data)]
     for number, explanation in enumerate(made):
         explanation.save(tmp_path / f"{number}.graphmask")
         assert Explanation.load(tmp_path / f"{number}.graphmask").index == explanation.index
-
-    def explain(batch: Data, where: str) -> list[Explanation]:
-        return method._explain(batch, False, where, batch.get("rows"))
-
-    loader = [Data(**data.to_dict(), rows=[4, 2]), data]
-    written = write(
-        method, explain, loader, tmp_path / "s", repair=False, metadata=None, shard_rows=None, progress=False
-    )
-    for explanation, again in zip(made, written, strict=True):
-        assert again.index == explanation.index
-        assert torch.equal(again.kept, explanation.kept)
-        assert torch.equal(again.original, explanation.original)
-    assert store.open(tmp_path / "s").graphs.collect()["index"].to_list() == [[4, 2], None]

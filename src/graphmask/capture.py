@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -36,6 +36,10 @@ class Site:
     reverse: bool = False  #: messages travel from the second row of edge_index to the first
     types: tuple[tuple[EdgeType, ...], ...] = ()  #: of a heterogeneous graph: the edge types that each call carries
     layer: str = ""  #: the same for sites next to each other that send at the same time, along other edge types each
+
+    def to_json(self) -> dict[str, Any]:
+        """Types and layer only where there are several types: files say no more than they did before."""
+        return {key: value for key, value in asdict(self).items() if key not in ("types", "layer") or value}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Site:

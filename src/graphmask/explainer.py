@@ -331,7 +331,7 @@ def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
         "precision": explainer.precision,
         "divergence": explainer.divergence.state(),
         "custom_forward": explainer.forward is not batches.default_forward,
-        "sites": [asdict(site) for site in probe.sites],
+        "sites": [site.to_json() for site in probe.sites],
         "types": probe.types,
         "specs": [spec.to_json() for spec in probe.specs],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -178,7 +178,7 @@ class Explanation:
         tensors = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
         tensors |= {f"baseline.{site}": baseline for site, baseline in enumerate(self.baselines)}
         description = {name: getattr(self, name) for name in _VALUES}
-        description["structure"] = [asdict(site) for site in self.structure]
+        description["structure"] = [site.to_json() for site in self.structure]
         storage.write(path, "explanation", tensors, description)
 
     @classmethod

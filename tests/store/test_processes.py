@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from pathlib import Path
@@ -136,7 +137,8 @@ def test_what_the_first_batch_decides_holds_for_all(tmp_path: Path) -> None:
 
 def own(out: Path, rank: int, total: int = 5, **changes: Any) -> store.Store:
     """As an accelerated loader would: each process is given its own batches only."""
-    method = changes.pop("method", None) or methods.get("random")(fitted("GCN").model, divergence="gaussian")
+    model = copy.deepcopy(fitted("GCN").model)  # processes do not share one
+    method = changes.pop("method", None) or methods.get("random")(model, divergence="gaussian")
     batches = changes.pop("batches", some_batches()[rank::2])
     options = {"repair": False, "metadata": None, "shard_rows": 60, "progress": False}
     return writing.write(

@@ -80,7 +80,7 @@ class PGExplainer(Amortised):
             z.expand(len(probe.sites), -1),
             [torch.zeros(width) for width in trace.widths],
         )
-        gradients.check_passed(trace.output, masked, True)
+        gradients.check_passed(trace.output, masked, z.requires_grad)
         soft = torch.sigmoid(location)
         undecided = -soft * (soft + 1e-15).log() - (1 - soft) * (1 - soft + 1e-15).log()
         price = (self.size * soft + self.entropy * undecided).mean() if soft.numel() else soft.sum()

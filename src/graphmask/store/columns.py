@@ -45,7 +45,6 @@ def schemas(output: str | None) -> tuple[pa.Schema, pa.Schema]:
         ("original", pa.list_(real), "the model's output, row by row"),
         ("masked", pa.list_(real), "its output with hard gates"),
         ("baselines", pa.list_(pa.list_(real)), "what replaces a dropped message, per site; null: as in store.json"),
-        ("index", pa.list_(pa.int64()), "the output rows that were asked about; null for all"),
         ("metadata", pa.string(), "the user's own notes, as JSON; null if there are none"),
     ]
     edges = [
@@ -116,7 +115,7 @@ def _types(types: list[Tensor], where: str) -> Array:
 def _graphs(
     batch: Any, found: list[Explanation], divergence: Divergence, baselines: tuple[Tensor, ...]
 ) -> dict[str, Any]:
-    values = ("num_nodes", "divergence", "flips", "tolerance", "faithful", "reopened", "method", "index")
+    values = ("num_nodes", "divergence", "flips", "tolerance", "faithful", "reopened", "method")
     original, masked = (cpu(torch.cat([getattr(e, name) for e in found])) for name in ("original", "masked"))
     lengths = np.array([e.original.shape[0] for e in found])
     return {

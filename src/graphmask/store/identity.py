@@ -81,6 +81,8 @@ def _plain(value: Any) -> Any:
         return storage.fingerprint(value)
     if isinstance(value, Tensor):
         return _hash(value)
+    if isinstance(value, Site):
+        return _plain(value.to_json())
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
     if isinstance(value, (list, tuple)):

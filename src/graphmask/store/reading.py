@@ -203,7 +203,7 @@ class Store:
         for place, (number, row) in enumerate(zip(only or range(stop - start), rows, strict=True)):
             with storage.understood(shard.graphs, "store"):
                 count, shape = row.pop("num_edges"), row.pop("shape")
-                notes, own, index = texts[place].as_py(), row.pop("baselines"), row.pop("index", None)
+                notes, own = texts[place].as_py(), row.pop("baselines")
                 kept, scores, carried = (parts[n][number].view(sites, count) for n in ("kept", "score", "carried"))
                 # Copies, so that whoever keeps one explanation does not keep its shard.
                 explanation = build(
@@ -217,7 +217,6 @@ class Store:
                     baselines=self.baselines if own is None else self._as_baselines(own),
                     edge_type=None if kind is None else parts["type"][number][:count].to(kind, copy=True),
                     info={} if notes is None else storage.parse_json(notes, shard.graphs),
-                    index=None if index is None else tuple(index),
                     precision=self.precision,
                     **row,
                 )

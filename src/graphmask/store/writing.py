@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,7 +218,7 @@ class _Writer:
             "method": example.method,
             "tolerance": example.tolerance,
             "types": self.method.types,
-            "sites": [asdict(site) for site in example.structure],
+            "sites": [site.to_json() for site in example.structure],
             "baselines": [{"dtype": columns.name_of(b.dtype), "values": b.tolist()} for b in self.baselines],
             "output": columns.name_of(example.original.dtype),
             "divergence": identity.divergence_of(self.method),
