@@ -6,15 +6,16 @@ Both equal a few lines of plain PyTorch (given in their docstrings, and tested a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 #: Rows per block: few enough to stay in the processor's cache, enough that calling the operations costs little.
-BLOCK = 1 << 13
+BLOCK = 1 << 14
 EPS = 1e-5
 
 
@@ -65,8 +66,17 @@ def blend(messages: Tensor, gate: Tensor, baseline: Tensor, rows: slice = ALL, *
     return _Blend.apply(messages, gate, baseline, rows, in_place)
 
 
-#: One part of a gate's input: rows of ``table`` picked by ``index``, each scaled by ``weight`` if there is one.
-Rows = tuple[Tensor, Tensor, Tensor | None]
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One part of a gate's input: of each edge, row ``index * stride + place`` of ``table``, scaled by ``weight``."""
+
+    table: Tensor
+    index: Tensor
+    weight: Tensor | None = None
+    stride: int = 1
+    place: int = 0
+
+
 #: Another part: ``value`` [E, d] projected by ``weight`` [h, d].
 Columns = tuple[Tensor, Tensor]
 
@@ -75,26 +85,40 @@ class _Lookup:
     """Where in the tables, laid end to end, the parts of each edge are, and their weights: made block by block."""
 
     def __init__(self, rows: Sequence[Rows], dtype: torch.dtype) -> None:
-        self.rows, self.dtype = rows, dtype
-        self.starts = [sum(len(before) for before, _, _ in rows[:number]) for number in range(len(rows))]
-        self.weighted = any(weight is not None for _, _, weight in rows)
+        self.rows = rows
+        self.tables = list({id(part.table): part.table for part in rows}.values())
+        device = rows[0].index.device
+        before = dict(zip(map(id, self.tables), [0, *accumulate(map(len, self.tables))], strict=False))
+        self.starts = [torch.tensor(before[id(part.table)] + part.place, device=device) for part in rows]
+        size = min(BLOCK, len(self)), len(rows)
+        # Room for one block, used again and again: new memory costs more than what is computed in it.
+        self.room = torch.empty(size, dtype=torch.long, device=device)
+        weighted = any(part.weight is not None for part in rows)
+        self.scales = torch.ones(size, dtype=dtype, device=device) if weighted else None
+        self.offsets = torch.arange(0, self.room.numel(), len(rows), device=device)
 
     def __len__(self) -> int:
-        return len(self.rows[0][1])
+        return len(self.rows[0].index)
 
     def __getitem__(self, at: slice) -> tuple[Tensor, Tensor | None]:
-        """[n, k] positions and, if any are weighted, [n, k] weights."""
-        parts = [picked[at] for _, picked, _ in self.rows]
-        index = torch.stack(
-            [part + start if start else part for part, start in zip(parts, self.starts, strict=True)], 1
-        )
-        if not self.weighted:
-            return index, None
-        scale = torch.ones(index.shape, dtype=self.dtype, device=index.device)
-        for number, (_, _, weight) in enumerate(self.rows):
-            if weight is not None:
-                scale[:, number] = weight[at]
+        """[n, k] positions and, if any are weighted, [n, k] weights: yours until the next block is asked for."""
+        count = len(range(*at.indices(len(self))))
+        fits = count <= len(self.room)
+        index = self.room[:count] if fits else self.room.new_empty(count, len(self.rows))
+        scale = self.scales
+        if scale is not None:
+            scale = scale[:count] if fits else scale.new_ones(index.shape)
+        for number, (part, start) in enumerate(zip(self.rows, self.starts, strict=True)):
+            torch.add(start, part.index[at], alpha=part.stride, out=index[:, number])
+            if scale is not None and part.weight is not None:
+                scale[:, number] = part.weight[at]
         return index, scale
+
+    def sums(self, table: Tensor, at: slice) -> Tensor:
+        """[n, h] the parts of each edge together."""
+        index, scale = self[at]
+        flat = None if scale is None else scale.view(-1)
+        return torch.embedding_bag(table, index.view(-1), self.offsets[: len(index)], False, 0, False, flat)[0]
 
 
 class _Head(torch.autograd.Function):
@@ -107,11 +131,9 @@ class _Head(torch.autograd.Function):
         start, stop, stride = (trained or slice(0)).indices(edges)
         done, count = 0, len(range(start, stop, stride))
         normal, inverse = gamma.new_empty(count, len(gamma)), gamma.new_empty(count)
-        # Room for one block, used again and again: new memory costs more than what is computed in it.
         room = gamma.new_empty(min(BLOCK, edges), len(gamma))
         for at in _blocks(edges):
-            index, scale = lookup[at]
-            h = F.embedding_bag(index, table.detach(), mode="sum", per_sample_weights=scale)
+            h = lookup.sums(table.detach(), at)
             for value, weight in zip(values, weights, strict=True):
                 h.addmm_(value[at], weight.t())
             other = room[: len(h)]
@@ -128,7 +150,8 @@ class _Head(torch.autograd.Function):
         if trained is not None:
             ctx.trained = trained
             some_values = [value[trained].contiguous() for value in values]
-            ctx.save_for_backward(*lookup[trained], normal, inverse, *parameters, *some_values)
+            index, scale = (None if part is None else part.clone() for part in lookup[trained])
+            ctx.save_for_backward(index, scale, normal, inverse, *parameters, *some_values)
         return location
 
     @staticmethod
@@ -166,16 +189,17 @@ def head(
     out: Tensor,
     trained: slice = ALL,
 ) -> Tensor:
-    """[E] ``relu(layer_norm(sum(s * t[i] for t, i, s in rows) + sum(v @ w.T for v, w in columns))) @ out``.
+    """[E] ``relu(layer_norm(sum(r for r in rows) + sum(v @ w.T for v, w in columns))) @ out``.
 
     The mean that LayerNorm subtracts is linear in tables and weights: it must have been taken out of them already
-    (every row of ``t`` and every column of ``w`` sums to zero), which is cheaper than taking it out of every edge.
-    No gradient is given to what a gate sees (``s`` and ``v``); it comes from the edges of ``trained`` alone.
+    (every row of a table and every column of ``w`` sums to zero), which is cheaper than taking it out of every edge.
+    No gradient is given to what a gate sees (weights of rows and ``v``); it comes from the edges of ``trained`` alone.
     """
-    table = torch.cat([table for table, _, _ in rows])
+    lookup = _Lookup(rows, gamma.dtype)
+    table = lookup.tables[0] if len(lookup.tables) == 1 else torch.cat(lookup.tables)
     values = [value.detach() for value, _ in columns]
     parameters = [table, gamma, beta, out, *(weight for _, weight in columns)]
-    return _Head.apply(trained if torch.is_grad_enabled() else None, _Lookup(rows, gamma.dtype), values, *parameters)
+    return _Head.apply(trained if torch.is_grad_enabled() else None, lookup, values, *parameters)
 
 
 def centred(weight: Tensor) -> Tensor:
