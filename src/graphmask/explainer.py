@@ -45,6 +45,7 @@ class GraphMask(Method):
         seed: makes everything reproducible.
         recipe: ``"concave"`` (default), ``"paper"``, or a :class:`graphmask.training.Recipe`.
         hidden: width of the gate networks.
+        recompute: fit in less memory: PyG layers run again in the backward pass instead of keeping their messages.
     """
 
     name = "graphmask"
@@ -59,12 +60,14 @@ class GraphMask(Method):
         *,
         recipe: str | Recipe = "concave",
         hidden: int = 32,
+        recompute: bool = False,
     ) -> None:
         super().__init__(model, forward, divergence, tolerance, seed)
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
         self.hidden = hidden
+        self.recompute = recompute
         self.probe: Probe | None = None
         self.history: History | None = None
 
@@ -127,6 +130,7 @@ class GraphMask(Method):
         if not some:
             raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
         probe, output = Probe.discover(self.model, self.forward, some[0], self.hidden, self.seed)
+        probe.recompute = self.recompute
         if not bool(torch.isfinite(output).all()):
             raise GraphMaskError(
                 "Expected finite model outputs, got NaN or infinity on the first batch. "

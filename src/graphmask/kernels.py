@@ -19,8 +19,9 @@ BLOCK = 1 << 14
 EPS = 1e-5
 
 
-def _blocks(count: int) -> list[slice]:
-    return [slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
+def _blocks(count: int, size: int = 0) -> list[slice]:
+    size = size or BLOCK
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 #: Rows that get a gradient: all, or evenly spread ones.
@@ -49,7 +50,7 @@ class _Blend(torch.autograd.Function):
             for at in _blocks(len(some)):
                 trained[at] = (some[at] * m[at]).sum(1) - some[at] @ b
         grad_m, grad_b, shut = torch.empty_like(grad) if need_m else None, torch.zeros_like(b), 1 - z
-        for at in _blocks(len(z)):
+        for at in _blocks(len(z), BLOCK // 4):  # messages are wider than what gates compute
             if need_b:
                 grad_b.addmv_(grad[at].t(), shut[at])
             if grad_m is not None:
