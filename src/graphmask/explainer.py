@@ -16,7 +16,6 @@ from graphmask.capture import Messages, Site
 from graphmask.case import Case, Choice
 from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import scores_of
 from graphmask.gates import SiteSpec
 from graphmask.guest import freeze, guest
 from graphmask.method import Method
@@ -158,7 +157,7 @@ class GraphMask(Method):
         """Open gates are kept: locations were read off the original run."""
         assert self.probe is not None
         locations = case.trace.values
-        scores = scores_of(locations, hard_concrete.probability_open(locations))
+        scores = hard_concrete.probability_open(locations)  # exactly 0 where nothing is carried: -inf was read
         return Choice(scores, hard_concrete.hard(locations), list(self.probe.baselines))
 
     def check_ready(self, allow_infeasible: bool) -> None:

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from graphmask import storage
@@ -184,8 +183,3 @@ class Explanation:
 
 _TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type")
 _VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "info")
-
-
-def scores_of(locations: Tensor, probability: Tensor) -> Tensor:
-    """Scores with 0 where nothing is carried."""
-    return torch.where(locations > -torch.inf, probability, torch.zeros_like(probability))
