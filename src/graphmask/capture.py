@@ -62,6 +62,7 @@ class Messages:
     matrix: MatrixCall | None = None  #: the adjacency-matrix form of the same
     attention: Tensor | None = None  #: [E', ...] what the layer itself weighs messages by: attention or a gate
     fresh: bool = False  #: made for this call alone and nobody else's: may be overwritten
+    picked: tuple[Tensor, Tensor] | None = None  #: (x [N, D], source) if the message is x[source], and nothing else
 
     def is_lifted(self) -> bool:
         """Is the message really ``weight * x_j``? True of most layers that transform nodes before sending."""
@@ -106,7 +107,8 @@ def replace(messages: Messages, gate: Tensor, baseline: Tensor, rows: slice = AL
         return messages.value.lerp_(messages.baseline(baseline), messages.spread(1 - gate))
     if messages.edge_dim == 0 and baseline.dim() == 1:
         flat = messages.flat()  # writing to a view would make autograd copy all of it
-        out = blend(flat, gate, baseline, rows, in_place=messages.fresh and flat is messages.value)
+        in_place = messages.fresh and flat is messages.value
+        out = blend(flat, gate, baseline, rows, in_place=in_place, picked=messages.picked if in_place else None)
         return out if flat is messages.value else out.view_as(messages.value)
     return torch.lerp(messages.baseline(baseline), messages.value, messages.spread(gate))
 
@@ -231,6 +233,9 @@ class Tap:
             messages.attention = attention.detach()
         messages.lifted = _lifted(messages, layer, kwargs, propagated)
         messages.fresh = _fresh(value, layer, kwargs)
+        gathered = value.grad_fn is not None and value.grad_fn.name() == "IndexSelectBackward0"
+        if gathered and messages.lifted is not None and value is kwargs["x_j"]:
+            messages.picked = messages.lifted[0], source
         answer = self.visit(messages)
         return None if answer is None else replace(messages, *answer)
 

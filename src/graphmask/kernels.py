@@ -30,9 +30,19 @@ ALL = slice(None)
 
 class _Blend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, m: Tensor, z: Tensor, b: Tensor, rows: slice, in_place: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        m: Tensor,
+        z: Tensor,
+        b: Tensor,
+        rows: slice,
+        in_place: bool,
+        nodes: Tensor | None,
+        source: Tensor | None,
+    ) -> Tensor:
         ctx.rows = rows
-        ctx.save_for_backward(m if rows == ALL else m[rows].clone(), z, b)  # not a view: it would keep all of m
+        ctx.count = 0 if nodes is None else len(nodes)
+        ctx.save_for_backward(m if rows == ALL else m[rows].clone(), z, b, source)  # not a view: it would keep all of m
         if in_place and rows != ALL:
             ctx.mark_dirty(m)
             return m.lerp_(b, (1 - z)[:, None])
@@ -41,8 +51,8 @@ class _Blend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        m, z, b = ctx.saved_tensors
-        need_m, need_z, need_b, *_ = ctx.needs_input_grad
+        m, z, b, source = ctx.saved_tensors
+        need_m, need_z, need_b, _, _, need_nodes, _ = ctx.needs_input_grad
         grad_z = None
         if need_z:
             grad_z, some = torch.zeros_like(z), grad[ctx.rows]
@@ -55,16 +65,32 @@ class _Blend(torch.autograd.Function):
                 grad_b.addmv_(grad[at].t(), shut[at])
             if grad_m is not None:
                 torch.mul(grad[at], z[at, None], out=grad_m[at])
-        return grad_m, grad_z, grad_b if need_b else None, None, None
+        grad_nodes = None
+        if need_nodes:
+            grad_nodes = grad.new_zeros(ctx.count, grad.shape[1])
+            for at in _blocks(len(z), max(BLOCK, 2 * ctx.count)):  # adding few rows to many nodes is slow
+                grad_nodes.index_add_(0, source[at], grad[at] * z[at, None])
+        return grad_m, grad_z, grad_b if need_b else None, None, None, grad_nodes, None
 
 
-def blend(messages: Tensor, gate: Tensor, baseline: Tensor, rows: slice = ALL, *, in_place: bool = False) -> Tensor:
+def blend(
+    messages: Tensor,
+    gate: Tensor,
+    baseline: Tensor,
+    rows: slice = ALL,
+    *,
+    in_place: bool = False,
+    picked: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """``gate[:, None] * messages + (1 - gate)[:, None] * baseline`` for [E, D], [E], [D]; exact at 0 and 1.
 
     The gates of ``rows`` alone get a gradient, and then only those messages are kept for it: the others may be
-    overwritten (``in_place``).
+    overwritten (``in_place``). Messages that are ``nodes[source]`` may say so (``picked``): then the nodes get their
+    gradient at once, without one for every message.
     """
-    return _Blend.apply(messages, gate, baseline, rows, in_place)
+    if picked is None:
+        return _Blend.apply(messages, gate, baseline, rows, in_place, None, None)
+    return _Blend.apply(messages.detach(), gate, baseline, rows, in_place, *picked)
 
 
 @dataclass(frozen=True, eq=False)
