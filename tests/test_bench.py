@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from graphmask.bench import core
+from graphmask.bench import core, scale
 from graphmask.bench.memory import peak_bytes
 
 MEGA = 1 << 20
@@ -39,3 +40,17 @@ def test_cost_has_all_ratios() -> None:
     assert found.keys() == {"explain", "explain_memory", "fit_step"}
     # The memory of explaining is exact: two messages and a gate's block beside what the forward holds.
     assert 1 <= found["explain_memory"] < 6
+
+
+def test_scale_has_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "SIZES", (1000, 10_000))
+    monkeypatch.setattr(scale, "FIT_EDGES", 500)
+    found = scale.measure(1000)
+    for key in ("explain_ratio", "fit_step_ratio", "explain_memory_ratio", "fit_memory_ratio"):
+        assert found[key].keys() == {"1e3"}  # larger sizes were not asked for
+        assert 0.5 < found[key]["1e3"] < 100
+    assert found["peers"]["GNNExplainer"]["1e3"]["epochs"] == 100
+    optimised, amortised = (found["peers"][name]["1e3"]["explain_ratio"] for name in ("GNNExplainer", "PGExplainer"))
+    assert optimised > amortised > 0
+    assert [row[0] for row in scale.rows(found)] == ["GCN, 1e3"]
+    assert [row[0] for row in scale.peer_rows(found)] == ["GNNExplainer, 1e3", "PGExplainer, 1e3"]

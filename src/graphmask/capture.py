@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import is_sparse
 
@@ -84,6 +85,7 @@ class Messages:
     matrix: MatrixCall | None = None  #: the adjacency-matrix form of the same
     attention: Tensor | None = None  #: [E', ...] what the layer itself weighs messages by: attention or a gate
     fresh: bool = False  #: made for this call alone and nobody else's: may be overwritten
+    picked: tuple[Tensor, Tensor] | None = None  #: (x [N, D], source) if the message is x[source], and nothing else
 
     def is_lifted(self) -> bool:
         """Is the message really ``weight * x_j``? True of most layers that transform nodes before sending."""
@@ -128,7 +130,8 @@ def replace(messages: Messages, gate: Tensor, baseline: Tensor, rows: slice = AL
         return messages.value.lerp_(messages.baseline(baseline), messages.spread(1 - gate))
     if messages.edge_dim == 0 and baseline.dim() == 1:
         flat = messages.flat()  # writing to a view would make autograd copy all of it
-        out = blend(flat, gate, baseline, rows, in_place=messages.fresh and flat is messages.value)
+        in_place = messages.fresh and flat is messages.value
+        out = blend(flat, gate, baseline, rows, in_place=in_place, picked=messages.picked if in_place else None)
         return out if flat is messages.value else out.view_as(messages.value)
     return torch.lerp(messages.baseline(baseline), messages.value, messages.spread(gate))
 
@@ -138,6 +141,7 @@ class Tap:
 
     def __init__(self, visit: Visit, edge_map: EdgeMap, sites: tuple[Site, ...] | None) -> None:
         self.visit = visit
+        self.live = True
         self.edge_map = edge_map
         self.discovering = sites is None
         self.sites: list[Site] = list(sites or ())
@@ -300,6 +304,9 @@ class Tap:
             messages.attention = attention.detach()
         messages.lifted = _lifted(messages, layer, kwargs, propagated)
         messages.fresh = _fresh(value, layer, kwargs)
+        gathered = value.grad_fn is not None and value.grad_fn.name() == "IndexSelectBackward0"
+        if gathered and messages.lifted is not None and value is kwargs["x_j"]:
+            messages.picked = messages.lifted[0], source
         answer = self.visit(messages)
         return None if answer is None else replace(messages, *answer)
 
@@ -365,10 +372,18 @@ def _add_extra(messages: Messages, key: str, extra: Tensor) -> None:
 
 def _fresh(value: Tensor, layer: MessagePassing, kwargs: dict[str, Any]) -> bool:
     """Only of PyG's own layers is it known that they keep no message; lifted rows (x_j) are copies made by PyG."""
-    if not type(layer).__module__.startswith("torch_geometric.") or value.requires_grad:
+    if not type(layer).__module__.startswith("torch_geometric."):
+        return False
+    if value.grad_fn is not None and value.grad_fn.name() not in _NEED_NO_RESULT:
+        return False
+    if value.is_leaf and value.requires_grad:
         return False
     given = [v for key, v in kwargs.items() if isinstance(v, Tensor) and not key.endswith(("_i", "_j"))]
     return all(v.untyped_storage().data_ptr() != value.untyped_storage().data_ptr() for v in given if not is_sparse(v))
+
+
+#: Operations whose gradient does not need what they returned: it may be overwritten.
+_NEED_NO_RESULT = ("IndexSelectBackward0", "MulBackward0")
 
 
 def _lifted(
@@ -461,11 +476,14 @@ def tap(
     visit: Visit,
     edge_index: Tensor | EdgeMap | None = None,
     sites: tuple[Site, ...] | None = None,
+    *,
+    recompute: bool = False,
 ) -> Iterator[Tap]:
     """Inside, every message of ``model`` goes through ``visit``; afterwards no hook is left.
 
     ``sites=None`` discovers the sites (in ``Tap.sites``). ``edge_index`` is the graph as the user passed it;
     without it the edges of the first site stand for it. Several runs over one graph may share an `EdgeMap`.
+    With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it.
     """
     state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites)
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
@@ -474,19 +492,67 @@ def tap(
         for name, module in model.named_modules():
             name = name or "model"
             if isinstance(module, MessagePassing):
+                switched += _unfuse(module)
                 handles += _hook(state, name, module)
-                for attribute, value in (("fuse", False), ("_decomposed_layers", 1)):
-                    switched.append((module, attribute, getattr(module, attribute)))
-                    setattr(module, attribute, value)
+                if recompute:
+                    switched.append((module, "forward", vars(module).get("forward", _ABSENT)))
+                    module.forward = _recomputed(state, name, module)
             elif isinstance(module, (MessageTap, AdjacencyTap)):
                 switched.append((module, "handler", module.handler))
                 module.handler = _handler(state, name, module)
         yield state
     finally:
+        state.live = False
         for handle in handles:
             handle.remove()
-        for module, attribute, value in switched:
+        _switch_back(switched)
+
+
+_ABSENT = object()
+
+
+def _unfuse(layer: MessagePassing) -> list[tuple[nn.Module, str, Any]]:
+    """Make the layer build its messages one by one; returns what to switch back."""
+    before: list[tuple[nn.Module, str, Any]] = []
+    for attribute, value in (("fuse", False), ("_decomposed_layers", 1)):
+        before.append((layer, attribute, getattr(layer, attribute)))
+        setattr(layer, attribute, value)
+    return before
+
+
+def _switch_back(switched: list[tuple[nn.Module, str, Any]]) -> None:
+    for module, attribute, value in switched:
+        if value is _ABSENT:
+            delattr(module, attribute)
+        else:
             setattr(module, attribute, value)
+
+
+def _recomputed(state: Tap, name: str, layer: MessagePassing) -> Callable[..., Any]:
+    """The layer's forward, which keeps its inputs alone: the backward pass runs it again, tapped as it was."""
+    forward = layer.forward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        call, first = state.calls.get(name, 0), True
+
+        def once(*args: Any, **kwargs: Any) -> Any:
+            nonlocal first
+            if first:
+                first = False
+                return forward(*args, **kwargs)
+            handles, switched = [] if state.live else _hook(state, name, layer), _unfuse(layer)
+            state.calls[name] = call
+            state.enter(name, args, kwargs)
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                for handle in handles:
+                    handle.remove()
+                _switch_back(switched)
+
+        return checkpoint(once, *args, use_reentrant=False, **kwargs)
+
+    return run
 
 
 def _hook(state: Tap, name: str, layer: MessagePassing) -> list[Any]:

@@ -18,7 +18,6 @@ from graphmask.case import Case, Choice
 from graphmask.distributed import ALONE, Team, WorkerLost
 from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import scores_of
 from graphmask.gates import SiteSpec
 from graphmask.guest import freeze, guest
 from graphmask.layout import Types
@@ -54,6 +53,7 @@ class GraphMask(Method):
         hidden: width of the gate networks.
         precision: ``"bf16"`` runs the model under autocast, in `fit` and for every explanation; gates and divergence
             stay in full precision. By default as ``accelerate`` was told, else the model's own.
+        recompute: fit in less memory: PyG layers run again in the backward pass instead of keeping their messages.
     """
 
     name = "graphmask"
@@ -69,12 +69,14 @@ class GraphMask(Method):
         recipe: str | Recipe = "concave",
         hidden: int = 32,
         precision: str | None = None,
+        recompute: bool = False,
     ) -> None:
         super().__init__(model, forward, divergence, tolerance, seed)
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
         self.hidden, self.precision = hidden, batches.check_precision(precision)
+        self.recompute = recompute
         self.probe: Probe | None = None
         self.history: History | None = None
 
@@ -181,7 +183,7 @@ class GraphMask(Method):
             first = [team.place(several[0]), *(first if team.size * accumulate > 1 else ())]
         forward = batches.in_precision(self.forward, self.precision)
         probe, output = Probe.discover(self.model, forward, first[0], self.hidden, self.seed, more=first[1:])
-        probe.types = types
+        probe.types, probe.recompute = types, self.recompute
         if not bool(torch.isfinite(output).all()):
             raise GraphMaskError(
                 "Expected finite model outputs, got NaN or infinity on the first batch. "
@@ -235,8 +237,10 @@ class GraphMask(Method):
     def choose(self, case: Case) -> Choice:
         """Open gates are kept: locations were read off the original run."""
         assert self.probe is not None
-        locations = case.trace.values.masked_fill(~case.trace.carried, -torch.inf)
-        scores = scores_of(locations, hard_concrete.probability_open(locations))
+        locations = case.trace.values
+        if case.whole:  # what cannot reach the rows that are asked about is not carried
+            locations = locations.masked_fill(~case.trace.carried, -torch.inf)
+        scores = hard_concrete.probability_open(locations)  # exactly 0 where nothing is carried: -inf was read
         return Choice(scores, hard_concrete.hard(locations), list(self.probe.baselines))
 
     def check_ready(self, allow_infeasible: bool) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from graphmask import storage
@@ -211,8 +210,3 @@ def build(**fields: Any) -> Explanation:
     from graphmask.hetero import NOTES, HeteroExplanation
 
     return (HeteroExplanation if NOTES in fields.get("info", {}) else Explanation)(**fields)
-
-
-def scores_of(locations: Tensor, probability: Tensor) -> Tensor:
-    """Scores with 0 where nothing is carried."""
-    return torch.where(locations > -torch.inf, probability, torch.zeros_like(probability))

@@ -140,6 +140,39 @@ def _same(column: Tensor, numbers: Tensor) -> bool:
     return column.shape == (len(numbers), 1) and column.data_ptr() == numbers.data_ptr()
 
 
+@dataclass
+class _Projected:
+    """A table of projected nodes, and which of its rows each edge looks up, times ``scale``."""
+
+    nodes: Tensor
+    weight: Tensor
+    index: Tensor
+    scale: Tensor | None = None
+    bias: Tensor | None = None
+
+    @property
+    def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """Where the nodes are in memory: equal places hold the same nodes."""
+        return self.nodes.data_ptr(), self.nodes.shape, self.nodes.stride()
+
+
+def _project(parts: list[_Projected]) -> list[Rows]:
+    """Nodes that several parts share are multiplied once; their rows lie side by side in one table."""
+    groups: dict[Any, list[_Projected]] = {}
+    for part in parts:
+        groups.setdefault(part.place, []).append(part)
+    rows = []
+    for group in groups.values():
+        weight = torch.cat([part.weight for part in group])
+        zero = weight.new_zeros(len(group[0].weight))
+        bias = torch.cat([zero if part.bias is None else part.bias for part in group])
+        table = F.linear(group[0].nodes, weight, bias).view(len(group[0].nodes) * len(group), -1)
+        for place, part in enumerate(group):
+            scale = None if part.scale is None else part.scale.detach()
+            rows.append(Rows(table, part.index, scale, len(group), place))
+    return rows
+
+
 class EdgeGate(Gate):
     """The edge-list form.
 
@@ -235,37 +268,37 @@ class EdgeGate(Gate):
         for key in self.sizes:
             weights[key], constant = self._project(key)
             bias = bias + constant
-        tables = {}
-        if "source" in weights and "target" in weights and inputs["source"] is inputs["target"]:
-            both = F.linear(inputs["source"], torch.cat([weights["source"], weights["target"]]))
-            tables["source"], tables["target"] = both.chunk(2, 1)
-        else:
-            for key in {"source", "target"} & weights.keys():
-                tables[key] = F.linear(inputs[key], weights[key])
-        ends = {"source": messages.source, "target": messages.target}
-        rows: list[Rows] = [(tables[key], ends[key], None) for key in tables]
+        nodes: list[_Projected] = []
+        for key, index in (("source", messages.source), ("target", messages.target)):
+            if key in weights:
+                nodes.append(_Projected(inputs[key], weights.pop(key), index))
         if self.spec.lifted and messages.lifted is not None:
             # The message is a node's row times a number: project the nodes, not the edges.
-            nodes, scale = messages.lifted
-            projected = F.linear(nodes.detach().to(bias.dtype), weights.pop("message"))
+            x, scale = messages.lifted
+            message = _Projected(x.detach().to(bias.dtype), weights.pop("message"), messages.source, scale)
             if scale is not None:
-                for key in [key for key in weights if _same(inputs[key], scale)]:
-                    projected = projected + weights.pop(key).t()  # the edge weight as a feature scales the same row
-                rows.append((projected, messages.source, scale.detach()))
-            elif "source" in tables and len(tables["source"]) == len(projected):
-                rows[list(tables).index("source")] = (tables["source"] + projected, messages.source, None)
+                same = [weights.pop(key)[:, 0] for key in list(weights) if _same(inputs[key], scale)]
+                message.bias = (
+                    torch.stack(same).sum(0) if same else None
+                )  # the edge weight as a feature scales the same row
+            if "source" in self.sizes and scale is None and message.place == nodes[0].place:
+                nodes[0].weight = nodes[0].weight + message.weight  # one row has both
             else:
-                rows.append((projected, messages.source, None))
+                nodes.append(message)
+        columns = [(inputs[key], weights[key]) for key in weights]
+        alone = not nodes or nodes[0].scale is not None
+        if not alone:
+            nodes[0].bias = bias
+        rows = _project(nodes)
         for key, table in self.tables.items():
             if key != "piece":
                 name = key.removeprefix("category:")
                 if name not in messages.categories:
                     raise GraphMaskError(f"Expected {name} at this site as when it was fitted, got none.")
-                rows.append((table - table.mean(1, keepdim=True), messages.categories[name] % len(table), None))
-        if not rows or rows[0][2] is not None:
-            rows.insert(0, (torch.zeros_like(bias)[None], torch.zeros_like(messages.source), None))
-        rows[0] = (rows[0][0] + bias, *rows[0][1:])
-        return rows, [(inputs[key], weights[key]) for key in weights if key not in tables]
+                rows.append(Rows(table - table.mean(1, keepdim=True), messages.categories[name] % len(table)))
+        if alone:
+            rows.append(Rows(bias[None], torch.zeros_like(messages.source)))
+        return rows, columns
 
 
 class BilinearGate(Gate):

@@ -6,20 +6,22 @@ Both equal a few lines of plain PyTorch (given in their docstrings, and tested a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 #: Rows per block: few enough to stay in the processor's cache, enough that calling the operations costs little.
-BLOCK = 1 << 13
+BLOCK = 1 << 14
 EPS = 1e-5
 
 
-def _blocks(count: int) -> list[slice]:
-    return [slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
+def _blocks(count: int, size: int = 0) -> list[slice]:
+    size = size or BLOCK
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 #: Rows that get a gradient: all, or evenly spread ones.
@@ -28,9 +30,19 @@ ALL = slice(None)
 
 class _Blend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, m: Tensor, z: Tensor, b: Tensor, rows: slice, in_place: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        m: Tensor,
+        z: Tensor,
+        b: Tensor,
+        rows: slice,
+        in_place: bool,
+        nodes: Tensor | None,
+        source: Tensor | None,
+    ) -> Tensor:
         ctx.rows = rows
-        ctx.save_for_backward(m if rows == ALL else m[rows].clone(), z, b)  # not a view: it would keep all of m
+        ctx.count = 0 if nodes is None else len(nodes)
+        ctx.save_for_backward(m if rows == ALL else m[rows].clone(), z, b, source)  # not a view: it would keep all of m
         if in_place and rows != ALL:
             ctx.mark_dirty(m)
             return m.lerp_(b, (1 - z)[:, None])
@@ -39,8 +51,8 @@ class _Blend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        m, z, b = ctx.saved_tensors
-        need_m, need_z, need_b, *_ = ctx.needs_input_grad
+        m, z, b, source = ctx.saved_tensors
+        need_m, need_z, need_b, _, _, need_nodes, _ = ctx.needs_input_grad
         grad_z = None
         if need_z:
             grad_z, some = torch.zeros_like(z), grad[ctx.rows]
@@ -48,25 +60,50 @@ class _Blend(torch.autograd.Function):
             for at in _blocks(len(some)):
                 trained[at] = (some[at] * m[at]).sum(1) - some[at] @ b
         grad_m, grad_b, shut = torch.empty_like(grad) if need_m else None, torch.zeros_like(b), 1 - z
-        for at in _blocks(len(z)):
+        for at in _blocks(len(z), BLOCK // 4):  # messages are wider than what gates compute
             if need_b:
                 grad_b.addmv_(grad[at].t(), shut[at])
             if grad_m is not None:
                 torch.mul(grad[at], z[at, None], out=grad_m[at])
-        return grad_m, grad_z, grad_b if need_b else None, None, None
+        grad_nodes = None
+        if need_nodes:
+            grad_nodes = grad.new_zeros(ctx.count, grad.shape[1])
+            for at in _blocks(len(z), max(BLOCK, 2 * ctx.count)):  # adding few rows to many nodes is slow
+                grad_nodes.index_add_(0, source[at], grad[at] * z[at, None])
+        return grad_m, grad_z, grad_b if need_b else None, None, None, grad_nodes, None
 
 
-def blend(messages: Tensor, gate: Tensor, baseline: Tensor, rows: slice = ALL, *, in_place: bool = False) -> Tensor:
+def blend(
+    messages: Tensor,
+    gate: Tensor,
+    baseline: Tensor,
+    rows: slice = ALL,
+    *,
+    in_place: bool = False,
+    picked: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """``gate[:, None] * messages + (1 - gate)[:, None] * baseline`` for [E, D], [E], [D]; exact at 0 and 1.
 
     The gates of ``rows`` alone get a gradient, and then only those messages are kept for it: the others may be
-    overwritten (``in_place``).
+    overwritten (``in_place``). Messages that are ``nodes[source]`` may say so (``picked``): then the nodes get their
+    gradient at once, without one for every message.
     """
-    return _Blend.apply(messages, gate, baseline, rows, in_place)
+    if picked is None:
+        return _Blend.apply(messages, gate, baseline, rows, in_place, None, None)
+    return _Blend.apply(messages.detach(), gate, baseline, rows, in_place, *picked)
 
 
-#: One part of a gate's input: rows of ``table`` picked by ``index``, each scaled by ``weight`` if there is one.
-Rows = tuple[Tensor, Tensor, Tensor | None]
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One part of a gate's input: of each edge, row ``index * stride + place`` of ``table``, scaled by ``weight``."""
+
+    table: Tensor
+    index: Tensor
+    weight: Tensor | None = None
+    stride: int = 1
+    place: int = 0
+
+
 #: Another part: ``value`` [E, d] projected by ``weight`` [h, d].
 Columns = tuple[Tensor, Tensor]
 
@@ -75,26 +112,40 @@ class _Lookup:
     """Where in the tables, laid end to end, the parts of each edge are, and their weights: made block by block."""
 
     def __init__(self, rows: Sequence[Rows], dtype: torch.dtype) -> None:
-        self.rows, self.dtype = rows, dtype
-        self.starts = [sum(len(before) for before, _, _ in rows[:number]) for number in range(len(rows))]
-        self.weighted = any(weight is not None for _, _, weight in rows)
+        self.rows = rows
+        self.tables = list({id(part.table): part.table for part in rows}.values())
+        device = rows[0].index.device
+        before = dict(zip(map(id, self.tables), [0, *accumulate(map(len, self.tables))], strict=False))
+        self.starts = [torch.tensor(before[id(part.table)] + part.place, device=device) for part in rows]
+        size = min(BLOCK, len(self)), len(rows)
+        # Room for one block, used again and again: new memory costs more than what is computed in it.
+        self.room = torch.empty(size, dtype=torch.long, device=device)
+        weighted = any(part.weight is not None for part in rows)
+        self.scales = torch.ones(size, dtype=dtype, device=device) if weighted else None
+        self.offsets = torch.arange(0, self.room.numel(), len(rows), device=device)
 
     def __len__(self) -> int:
-        return len(self.rows[0][1])
+        return len(self.rows[0].index)
 
     def __getitem__(self, at: slice) -> tuple[Tensor, Tensor | None]:
-        """[n, k] positions and, if any are weighted, [n, k] weights."""
-        parts = [picked[at] for _, picked, _ in self.rows]
-        index = torch.stack(
-            [part + start if start else part for part, start in zip(parts, self.starts, strict=True)], 1
-        )
-        if not self.weighted:
-            return index, None
-        scale = torch.ones(index.shape, dtype=self.dtype, device=index.device)
-        for number, (_, _, weight) in enumerate(self.rows):
-            if weight is not None:
-                scale[:, number] = weight[at]
+        """[n, k] positions and, if any are weighted, [n, k] weights: yours until the next block is asked for."""
+        count = len(range(*at.indices(len(self))))
+        fits = count <= len(self.room)
+        index = self.room[:count] if fits else self.room.new_empty(count, len(self.rows))
+        scale = self.scales
+        if scale is not None:
+            scale = scale[:count] if fits else scale.new_ones(index.shape)
+        for number, (part, start) in enumerate(zip(self.rows, self.starts, strict=True)):
+            torch.add(start, part.index[at], alpha=part.stride, out=index[:, number])
+            if scale is not None and part.weight is not None:
+                scale[:, number] = part.weight[at]
         return index, scale
+
+    def sums(self, table: Tensor, at: slice) -> Tensor:
+        """[n, h] the parts of each edge together."""
+        index, scale = self[at]
+        flat = None if scale is None else scale.view(-1)
+        return torch.embedding_bag(table, index.view(-1), self.offsets[: len(index)], False, 0, False, flat)[0]
 
 
 class _Head(torch.autograd.Function):
@@ -107,11 +158,9 @@ class _Head(torch.autograd.Function):
         start, stop, stride = (trained or slice(0)).indices(edges)
         done, count = 0, len(range(start, stop, stride))
         normal, inverse = gamma.new_empty(count, len(gamma)), gamma.new_empty(count)
-        # Room for one block, used again and again: new memory costs more than what is computed in it.
         room = gamma.new_empty(min(BLOCK, edges), len(gamma))
         for at in _blocks(edges):
-            index, scale = lookup[at]
-            h = F.embedding_bag(index, table.detach(), mode="sum", per_sample_weights=scale)
+            h = lookup.sums(table.detach(), at)
             for value, weight in zip(values, weights, strict=True):
                 h.addmm_(value[at], weight.t())
             other = room[: len(h)]
@@ -128,7 +177,8 @@ class _Head(torch.autograd.Function):
         if trained is not None:
             ctx.trained = trained
             some_values = [value[trained].contiguous() for value in values]
-            ctx.save_for_backward(*lookup[trained], normal, inverse, *parameters, *some_values)
+            index, scale = (None if part is None else part.clone() for part in lookup[trained])
+            ctx.save_for_backward(index, scale, normal, inverse, *parameters, *some_values)
         return location
 
     @staticmethod
@@ -166,16 +216,17 @@ def head(
     out: Tensor,
     trained: slice = ALL,
 ) -> Tensor:
-    """[E] ``relu(layer_norm(sum(s * t[i] for t, i, s in rows) + sum(v @ w.T for v, w in columns))) @ out``.
+    """[E] ``relu(layer_norm(sum(r for r in rows) + sum(v @ w.T for v, w in columns))) @ out``.
 
     The mean that LayerNorm subtracts is linear in tables and weights: it must have been taken out of them already
-    (every row of ``t`` and every column of ``w`` sums to zero), which is cheaper than taking it out of every edge.
-    No gradient is given to what a gate sees (``s`` and ``v``); it comes from the edges of ``trained`` alone.
+    (every row of a table and every column of ``w`` sums to zero), which is cheaper than taking it out of every edge.
+    No gradient is given to what a gate sees (weights of rows and ``v``); it comes from the edges of ``trained`` alone.
     """
-    table = torch.cat([table for table, _, _ in rows])
+    lookup = _Lookup(rows, gamma.dtype)
+    table = lookup.tables[0] if len(lookup.tables) == 1 else torch.cat(lookup.tables)
     values = [value.detach() for value, _ in columns]
     parameters = [table, gamma, beta, out, *(weight for _, weight in columns)]
-    return _Head.apply(trained if torch.is_grad_enabled() else None, _Lookup(rows, gamma.dtype), values, *parameters)
+    return _Head.apply(trained if torch.is_grad_enabled() else None, lookup, values, *parameters)
 
 
 def centred(weight: Tensor) -> Tensor:

@@ -106,6 +106,7 @@ class Probe(nn.Module):
         self.gates = nn.ModuleList([build(spec, hidden, generator) for spec in specs])
         self._last_map: tuple[Tensor, int, EdgeMap] | None = None
         self._last_run: OriginalRun | None = None
+        self.recompute = False  # in training: layers run again in the backward pass instead of keeping messages
         self.means: list[Tensor] = []  # mean message per site, while fitting
         self.register_buffer("scales", torch.ones(len(specs)))  # spread of the messages, per site
         self.baselines = nn.ParameterList([nn.Parameter(torch.zeros(spec.message)) for spec in specs])
@@ -279,7 +280,7 @@ class Probe(nn.Module):
             run.proven = run.repeats(known)
             self._last_run = run if run.pure else None
             _set_random_state(random_state, device)
-        with tap(model, mask, edge_map, self.sites):
+        with tap(model, mask, edge_map, self.sites, recompute=self.recompute):
             masked = batches.call(forward, model, batch)
         gradients.check_passed(original, masked, any(z.requires_grad for z, _ in answers.values()))
         return original, masked, [Gated.join(parts) for parts in gated]

@@ -11,7 +11,8 @@ import gc
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -76,13 +77,13 @@ def ratio(job: Callable[[], Any], unit: Callable[[], Any], repeats: int) -> floa
 
 
 class Subject:
-    """A model fitted, barely, to a random graph of one size, and what is measured of it."""
+    """A model fitted, barely, to a random graph of one size (or of ``fit_edges``), and what is measured of it."""
 
-    def __init__(self, name: str, edges: int, seed: int = 0) -> None:
+    def __init__(self, name: str, edges: int, seed: int = 0, *, fit_edges: int | None = None) -> None:
         self.data, self.model = graph(edges, seed), build(name, seed)
         self.repeats = max(3, min(30, int(3e6 / edges)))
         self.explainer = GraphMask(self.model, seed=seed, recipe=Recipe(steps=1))
-        self.explainer.fit([self.data], progress=False)
+        self.explainer.fit([self.data if fit_edges is None else graph(fit_edges, seed)], progress=False)
 
     def forward(self) -> Tensor:
         with torch.no_grad():
@@ -99,7 +100,31 @@ class Subject:
         return peak_bytes(self.explain) / peak_bytes(self.forward)
 
     def fit_step(self) -> float:
-        return _fit_step_ratio(self.model, self.explainer, self.data, self.repeats)
+        with self.steps() as (fit, train):
+            return ratio(fit, train, self.repeats)
+
+    @contextmanager
+    def steps(self) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
+        """A step of fitting in its costliest phase (gates and baselines learn), and one of training the model."""
+        explainer, data = self.explainer, self.data
+        learner = copy.deepcopy(self.model).train()  # the explained model is trained no more
+        optimiser = torch.optim.Adam(learner.parameters())
+        assert explainer.probe is not None
+
+        def train() -> None:
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(learner(data.x, data.edge_index), data.y).backward()
+            optimiser.step()
+
+        recipe = Recipe(frozen_baselines=0.0)
+        training = Training(
+            explainer.probe, self.model, explainer.forward, explainer.divergence, 0.03, recipe, 0, 10**6
+        )
+        with guest(self.model):
+            freeze(self.model, training=True)
+            training.train_on(data)  # the first two steps on a graph also run the original model
+            yield lambda: training.train_on(data), train
+        explainer.probe.forget()
 
 
 def cost(name: str, edges: int, seed: int = 0) -> dict[str, float]:
@@ -109,24 +134,6 @@ def cost(name: str, edges: int, seed: int = 0) -> dict[str, float]:
     return {"explain": explain / forward, "explain_memory": subject.memory(), "fit_step": subject.fit_step()}
 
 
-def _fit_step_ratio(model: nn.Module, explainer: GraphMask, data: Data, repeats: int) -> float:
-    learner = copy.deepcopy(model).train()  # the explained model is trained no more
-    optimiser = torch.optim.Adam(learner.parameters())
-    assert explainer.probe is not None
-    with guest(model):
-
-        def train() -> None:
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(learner(data.x, data.edge_index), data.y).backward()
-            optimiser.step()
-
-        recipe = Recipe(frozen_baselines=0.0)  # the costliest phase: gates and baselines are trained
-        training = Training(explainer.probe, model, explainer.forward, explainer.divergence, 0.03, recipe, 0, 10**6)
-
-        freeze(model, training=True)
-        return ratio(lambda: training.train_on(data), train, repeats)
-
-
 def growth(name: str, sizes: Sequence[int], seed: int = 0) -> dict[str, Any]:
     """Seconds per edge by size, of explaining and of a plain forward, and how much they grow from size to size.
 
@@ -134,8 +141,8 @@ def growth(name: str, sizes: Sequence[int], seed: int = 0) -> dict[str, Any]:
     explaining grows beyond that; linear is 1.
     """
     seconds = {size: Subject(name, size, seed).seconds() for size in sizes}
-    explain, forward = ({_power(size): seconds[size][which] / size for size in sizes} for which in (0, 1))
-    steps = [(_power(before), _power(after)) for before, after in itertools.pairwise(sizes)]
+    explain, forward = ({power(size): seconds[size][which] / size for size in sizes} for which in (0, 1))
+    steps = [(power(before), power(after)) for before, after in itertools.pairwise(sizes)]
     grown = {
         f"{before} -> {after}": (explain[after] / explain[before], forward[after] / forward[before])
         for before, after in steps
@@ -149,7 +156,7 @@ def growth(name: str, sizes: Sequence[int], seed: int = 0) -> dict[str, Any]:
     }
 
 
-def _power(size: int) -> str:
+def power(size: int) -> str:
     return f"1e{len(str(size)) - 1}"
 
 
@@ -159,7 +166,7 @@ def measure(seed: int = 0, largest: int = 1_000_000) -> dict[str, Any]:
     with runner.one_thread():
         figures["explain_growth"] = {name: growth(name, sizes, seed) for name in GROWING}
         for size in sizes:
-            key = _power(size)
+            key = power(size)
             found = cost("GCN", size, seed)
             figures["explain_ratio"][key] = found["explain"]
             figures["fit_step_ratio"][key] = found["fit_step"]

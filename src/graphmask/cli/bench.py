@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from graphmask.cli.common import Json, Seed, console, show, write_json
+from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
-    help="Measure: cost (core), gold over seeds (gold), parts of the recipe (ablation), memory (store, matrix).",
+    help="Measure: cost (core, scale), gold over seeds (gold), parts of the recipe (ablation), memory (store, matrix).",
     no_args_is_help=True,
 )
 
@@ -36,6 +37,29 @@ def core(
         growth_rows(figures),
     )
     console.print(f"star fit: {figures['star_fit_cpu_seconds']:.1f} CPU seconds", highlight=False)
+    write_json(json, figures)
+
+
+@app.command("scale")
+def scale(
+    json: Json = None,
+    seed: Seed = 0,
+    edges: Annotated[float, typer.Option(help="Largest number of edges.")] = 1e7,
+    sections: Annotated[str, typer.Option(help="What to measure, separated by commas.")] = "cost,peers",
+) -> None:
+    """Cost from 1e5 edges upwards, as ratios in one process on one thread, beside PyG's own explainers."""
+    from graphmask.bench.scale import SECTIONS, measure, peer_rows, rows
+
+    wanted = sections.split(",")
+    if unknown := set(wanted) - SECTIONS.keys():
+        raise GraphMaskError(f"Expected sections among {', '.join(SECTIONS)}, got {', '.join(sorted(unknown))}.")
+    figures = measure(int(edges), seed, wanted)
+    show(
+        "cost as ratios, one thread",
+        ["edges", "explain / forward", "memory", "fit step / training step", "memory"],
+        rows(figures),
+    )
+    show("PyG's explainers, in forwards of the model", ["edges", "explain / forward", "memory"], peer_rows(figures))
     write_json(json, figures)
 
 
