@@ -1,4 +1,4 @@
-"""How cost grows from 10^5 edges upwards, as ratios in one process on one thread, beside PyG's own explainers.
+"""How cost grows from 10^5 edges upwards, as ratios on one thread, beside PyG's own explainers; stores; processes.
 
 `SECTIONS` says what is measured; each is a function of the largest number of edges and the seed that returns a part
 of the figures.
@@ -17,6 +17,8 @@ from torch_geometric.explain import Explainer, GNNExplainer, PGExplainer
 
 from graphmask.bench.core import Subject, build, graph, medians, power
 from graphmask.bench.memory import peak_bytes
+from graphmask.bench.processes import process_figures
+from graphmask.bench.store import store_figures
 from graphmask.tasks import runner
 
 #: Sizes that are measured, as far as they are asked for.
@@ -132,7 +134,24 @@ PEERS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "GNNExplainer": _gnn_explainer,
     "PGExplainer": _pg_explainer,
 }
-SECTIONS: dict[str, Callable[[int, int], dict[str, Any]]] = {"cost": cost_figures, "peers": peer_figures}
+
+
+def store(edges: int, seed: int) -> dict[str, Any]:
+    """Ten rows for every edge asked for, and 200,000 small graphs explained in one go."""
+    return {"store": store_figures(10 * edges, min(200_000, edges), seed)}
+
+
+def processes(edges: int, seed: int) -> dict[str, Any]:
+    """The same work by one and by two processes."""
+    return {"processes": process_figures()}
+
+
+SECTIONS: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "cost": cost_figures,
+    "peers": peer_figures,
+    "processes": processes,
+    "store": store,
+}
 
 
 def measure(edges: int, seed: int = 0, sections: Sequence[str] = tuple(SECTIONS)) -> dict[str, Any]:
@@ -159,3 +178,9 @@ def peer_rows(figures: dict[str, Any]) -> list[list[Any]]:
         for name, by_size in figures.get("peers", {}).items()
         for size, cost in by_size.items()
     ]
+
+
+def process_rows(figures: dict[str, Any]) -> list[list[Any]]:
+    """Processes, then seconds of a fit step and of an explained graph, each with its speed-up."""
+    keys = ("processes", "fit_step_seconds", "fit_speedup", "explain_graph_seconds", "explain_speedup")
+    return [[run[key] for key in keys] for run in figures.get("processes", {}).get("runs", [])]

@@ -45,21 +45,33 @@ def scale(
     json: Json = None,
     seed: Seed = 0,
     edges: Annotated[float, typer.Option(help="Largest number of edges.")] = 1e7,
-    sections: Annotated[str, typer.Option(help="What to measure, separated by commas.")] = "cost,peers",
+    sections: Annotated[str, typer.Option(help="What to measure, separated by commas.")] = "cost,peers,processes,store",
 ) -> None:
-    """Cost from 1e5 edges upwards, as ratios in one process on one thread, beside PyG's own explainers."""
-    from graphmask.bench.scale import SECTIONS, measure, peer_rows, rows
+    """Cost from 1e5 edges upwards as ratios on one thread, beside PyG's explainers; two processes; stores."""
+    from graphmask.bench import load
+    from graphmask.bench.scale import SECTIONS, measure, peer_rows, process_rows, rows
+    from graphmask.bench.store import rows_of
 
     wanted = sections.split(",")
     if unknown := set(wanted) - SECTIONS.keys():
         raise GraphMaskError(f"Expected sections among {', '.join(SECTIONS)}, got {', '.join(sorted(unknown))}.")
     figures = measure(int(edges), seed, wanted)
-    show(
-        "cost as ratios, one thread",
-        ["edges", "explain / forward", "memory", "fit step / training step", "memory"],
-        rows(figures),
-    )
-    show("PyG's explainers, in forwards of the model", ["edges", "explain / forward", "memory"], peer_rows(figures))
+    if "cost" in wanted:
+        header = ["edges", "explain / forward", "memory", "fit step / training step", "memory"]
+        show("cost as ratios, one thread", header, rows(figures))
+    if "peers" in wanted:
+        header = ["edges", "explain / forward", "memory"]
+        show("PyG's explainers, in forwards of the model", header, peer_rows(figures))
+    if "processes" in wanted:
+        header = ["processes", "s per fit step", "speed-up", "s per explained graph", "speed-up"]
+        show("several processes, one thread each", header, process_rows(figures))
+    if "store" in wanted:
+        found = figures["store"]
+        show(
+            f"{found['rows']['rows']:,} rows of edges, {found['rows']['disk_mb']:.0f} MB on disk",
+            *rows_of(found["rows"]),
+        )
+        show(f"explain_all on {found['load']['graphs']:,} star graphs", *load.rows(found["load"]))
     write_json(json, figures)
 
 
