@@ -113,10 +113,9 @@ def _ones(data: Data, width: int = 10) -> Data:
 
 
 def ba_shapes(seed: int) -> Data:
-    """300 nodes by preferential attachment, 80 houses, a tenth of random edges; the label is the role in a house."""
-    data = attach(
-        barabasi_albert(300, 5, np.random.default_rng(seed)), [HOUSE] * 80, np.random.default_rng(seed + 1), 70
-    )
+    """300 nodes by preferential attachment and 80 houses; the label is the role of a node in its house."""
+    rng = np.random.default_rng(seed)
+    data = attach(barabasi_albert(300, 5, rng), [HOUSE] * 80, rng)
     data.y = _roles(data, HOUSE_ROLES)
     return _ones(data)
 
