@@ -68,6 +68,8 @@ PAPER = Recipe(
 RECIPES = {"concave": Recipe(), "paper": PAPER}
 
 
+#: A margin that keeps this much more (its inverse) is not worth it.
+COSTLY = 0.5
 #: A verdict costs two runs over the validation data: short epochs share one.
 STEPS_PER_VERDICT = 100
 
@@ -250,6 +252,12 @@ class Training:
             budget = self.recipe.margin * self.tolerance
             thresholds = calibrate(validation, len(self.probe.sites), budget, self.recipe.flips)
             verdict = validation.verdict(thresholds)
+            if self.thresholds is not None:
+                # Half of the tolerance is a margin, not an end: gates that settled within all of it are not thrown
+                # open because nothing between them and (nearly) everything is within half.
+                settled = validation.verdict(self.thresholds)
+                if self.within(settled, self.tolerance) and settled.sparsity < COSTLY * verdict.sparsity:
+                    thresholds, verdict = self.thresholds, settled
         else:
             thresholds, verdict = self.validate(loader)
         # A hair's breadth of sparsity does not make up for baselines that have not settled.
