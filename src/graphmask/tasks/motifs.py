@@ -232,5 +232,5 @@ def spmotif(seed: int, bias: float = 1 / 3, graphs: int = 3000) -> list[Data]:
     for label in (np.arange(graphs) % 3).tolist():
         shift = 0 if rng.random() < bias else int(rng.integers(1, 3))
         base = BASES[(label + shift) % 3](rng)
-        found.append(_graph(base, SPMOTIFS[label], label, rng, noise=2))
+        found.append(_graph(base, SPMOTIFS[label], label, rng))
     return found

@@ -85,8 +85,8 @@ def _graph_board(
         name,
         model,
         models.accuracy(model, test),
-        DataLoader(list(train), 16, shuffle=True),
-        DataLoader(list(train[:300]), 100),
+        list(DataLoader(list(train), 16)),
+        list(DataLoader(list(train[:300]), 100)),
         [_whole(graph) for graph in learn[:QUESTIONS]],
         [_whole(graph) for graph in asked[:QUESTIONS]],
         recipe.layers,
@@ -116,7 +116,7 @@ def _bare(graphs: int, bases: Callable[[motifs.Rng], motifs.Pairs], label: int, 
 #: Every state of a node is the sum of what its neighbours say: nothing passes by the messages.
 BY_MESSAGES = (("aggr", "sum"), ("root_weight", False))
 BA_2MOTIFS = Recipe("sage", 3, 32, "mean", BY_MESSAGES, epochs=30)
-SPMOTIF = Recipe("sage", 3, 32, "mean", BY_MESSAGES, epochs=15)
+SPMOTIF = Recipe("sage", 3, 32, "mean", BY_MESSAGES, epochs=20, rate=5e-3)
 MUTAGENICITY = Recipe("gin", 3, 32, "mean", epochs=30)
 
 
