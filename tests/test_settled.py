@@ -14,12 +14,15 @@ from graphmask.training import History, Recipe, Training
 SETTLED, OPEN = [0.5, -0.5], [0.5, KEEP_ALL]
 
 
-def finish(monkeypatch: pytest.MonkeyPatch, settled: Verdict, calibrated: Verdict) -> tuple[list[float], Training]:
+def finish(
+    monkeypatch: pytest.MonkeyPatch, settled: Verdict, calibrated: Verdict, clear: float
+) -> tuple[list[float], Training]:
     """The end of a fit at tolerance .03 whose calibration came to OPEN; the thresholds that were taken."""
     verdicts = {tuple(SETTLED): settled, tuple(OPEN): calibrated}
-    monkeypatch.setattr(
-        training, "Validation", lambda *_: SimpleNamespace(verdict=lambda thresholds: verdicts[tuple(thresholds)])
+    validation = SimpleNamespace(
+        verdict=lambda thresholds: verdicts[tuple(thresholds)], clear_flips=lambda thresholds, tolerance: clear
     )
+    monkeypatch.setattr(training, "Validation", lambda *_: validation)
     monkeypatch.setattr(training, "calibrate", lambda *_: OPEN)
     gates = [SimpleNamespace(shift=torch.zeros(())) for _ in range(2)]
     fit = object.__new__(Training)
@@ -32,18 +35,19 @@ def finish(monkeypatch: pytest.MonkeyPatch, settled: Verdict, calibrated: Verdic
 
 
 @pytest.mark.parametrize(
-    ("settled", "taken"),
+    ("settled", "clear", "taken"),
     [
-        (Verdict(0.02, 0.02, (0.0, 0.2)), SETTLED),  # within .03, not within .015, and far sparser than what is
-        (Verdict(0.04, 0.0, (0.0, 0.2)), OPEN),  # not within tolerance
-        (Verdict(0.02, 0.04, (0.0, 0.2)), OPEN),  # changes too many predictions
-        (Verdict(0.02, 0.0, (0.0, 0.9)), OPEN),  # hardly sparser: the margin is worth it
+        (Verdict(0.02, 0.02, (0.0, 0.2)), 0.02, SETTLED),  # within .03, not within .015, and far sparser than what is
+        (Verdict(0.02, 0.06, (0.0, 0.2)), 0.02, SETTLED),  # most that changed were undecided
+        (Verdict(0.04, 0.0, (0.0, 0.2)), 0.0, OPEN),  # not within tolerance
+        (Verdict(0.02, 0.04, (0.0, 0.2)), 0.04, OPEN),  # changes too many predictions
+        (Verdict(0.02, 0.0, (0.0, 0.9)), 0.0, OPEN),  # hardly sparser: the margin is worth it
     ],
 )
 def test_a_margin_is_not_bought_with_all_sparsity(
-    settled: Verdict, taken: list[float], monkeypatch: pytest.MonkeyPatch
+    settled: Verdict, clear: float, taken: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, fit = finish(monkeypatch, settled, Verdict(0.0, 0.0, (0.0, 1.0)))
+    found, fit = finish(monkeypatch, settled, Verdict(0.0, 0.0, (0.0, 1.0)), clear)
     assert found == pytest.approx(taken)
     assert fit.history.feasible
     assert fit.history.verdict == (settled if taken is SETTLED else Verdict(0.0, 0.0, (0.0, 1.0)))

@@ -229,6 +229,12 @@ class Training:
         validation = Validation(self.probe, self.model, self.forward, self.divergence, loader)
         self.thresholds = [validation.gap(site) for site in range(len(self.probe.sites))]
 
+    def settled_well(self, validation: Validation, verdict: Verdict) -> bool:
+        """Within all of the tolerance, rows aside on which the model was undecided."""
+        if self.thresholds is None or verdict.divergence > self.tolerance:
+            return False
+        return validation.clear_flips(self.thresholds, self.tolerance) <= self.recipe.flips * self.tolerance
+
     def keep_best(self, thresholds: list[float], verdict: Verdict) -> bool:
         """Remember the state if it is feasible and sparser than any before."""
         feasible = self.within(verdict, self.recipe.margin * self.tolerance)
@@ -247,6 +253,7 @@ class Training:
     def finish(self, loader: Iterable[Any]) -> None:
         """Calibrate the last state, prefer the best so far if it is sparser, and shift the gates accordingly."""
         self.probe.forget()
+        accepted = False
         if self.recipe.calibrated:
             validation = Validation(self.probe, self.model, self.forward, self.divergence, loader)
             budget = self.recipe.margin * self.tolerance
@@ -256,21 +263,21 @@ class Training:
                 # Half of the tolerance is a margin, not an end: gates that settled within all of it are not thrown
                 # open because nothing between them and (nearly) everything is within half.
                 settled = validation.verdict(self.thresholds)
-                if self.within(settled, self.tolerance) and settled.sparsity < COSTLY * verdict.sparsity:
-                    thresholds, verdict = self.thresholds, settled
+                if settled.sparsity < COSTLY * verdict.sparsity and self.settled_well(validation, settled):
+                    thresholds, verdict, accepted = self.thresholds, settled, True
         else:
             thresholds, verdict = self.validate(loader)
         # A hair's breadth of sparsity does not make up for baselines that have not settled.
-        if self.best is not None and not (
-            self.within(verdict, self.tolerance) and verdict.sparsity <= (1 + SLACK) * self.best[2].sparsity
-        ):
+        accepted |= self.within(verdict, self.tolerance)
+        if self.best is not None and not (accepted and verdict.sparsity <= (1 + SLACK) * self.best[2].sparsity):
             state, thresholds, verdict = self.best
             self.probe.load_state_dict(state)
+            accepted = self.within(verdict, self.tolerance)
         for site, threshold in enumerate(thresholds):
             # Afterwards P(z != 0) > 1/2 means kept, for every site and recipe.
             self.probe.gate(site).shift.fill_(threshold - hard_concrete.EVEN)
         self.history.verdict = verdict
-        self.history.feasible = self.within(verdict, self.tolerance)
+        self.history.feasible = accepted
 
 
 def run(
