@@ -139,6 +139,21 @@ class Validation:
             self._known[key] = self._measure(torch.tensor(key)[:, None])
         return self._known[key]
 
+    def clear_flips(self, thresholds: Sequence[float], tolerance: float) -> float:
+        """Share of rows whose prediction changed and that diverge by more than the tolerance.
+
+        The others were undecided: by what counts as the same prediction, they are the same.
+        """
+        changed = rows = 0.0
+        for batch, original in self.batches:
+            kept = original.values > torch.tensor(list(thresholds))[:, None].to(original.values.device)
+            masked = self.probe.masked(self.model, self.forward, batch, original.edge_map, kept)
+            far = self.divergence(original.output, masked) > tolerance
+            changed += float((self.divergence.flips(original.output, masked) & far).sum())
+            rows += masked.shape[0]
+        changed, rows = self._sum(changed, rows)
+        return changed / rows
+
     def _measure(self, thresholds: Tensor) -> Verdict:
         divergence = flips = rows = 0.0
         kept_count = torch.zeros(thresholds.shape[0], dtype=torch.double)

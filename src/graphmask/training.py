@@ -71,6 +71,8 @@ RECIPES = {"concave": Recipe(), "paper": PAPER}
 
 #: Keeping this share, a state explains nothing.
 ALL_OPEN = 0.99
+#: A margin that keeps this much more (its inverse) is not worth it.
+COSTLY = 0.5
 #: A verdict costs two runs over the validation data: short epochs share one.
 STEPS_PER_VERDICT = 100
 
@@ -249,9 +251,9 @@ class Training:
             thresholds = self.thresholds or [validation.gap(site) for site in sites]
         budget = self.recipe.margin * self.tolerance
         if self.recipe.calibrated and self.ripe and not self.within(validation.verdict(thresholds), budget):
-            at_gap, thresholds = validation.verdict(thresholds), self.calibrate(validation)
-            if validation.verdict(thresholds).sparsity >= ALL_OPEN:
-                self.tighten(at_gap)
+            at_gap, thresholds = thresholds, self.calibrate(validation)
+            if validation.verdict(thresholds).sparsity >= ALL_OPEN and not self.close(validation, at_gap):
+                self.tighten(validation.verdict(at_gap))
         return thresholds, validation.verdict(thresholds)
 
     def tighten(self, verdict: Verdict) -> None:
@@ -279,6 +281,12 @@ class Training:
             return 2, verdict.sparsity
         return int(not self.within(verdict, self.recipe.margin * self.tolerance)), verdict.sparsity
 
+    def close(self, validation: Validation, thresholds: list[float]) -> bool:
+        """Within all of the tolerance, changed predictions aside on which the model was undecided."""
+        if validation.verdict(thresholds).divergence > self.tolerance:
+            return False
+        return validation.clear_flips(thresholds, self.tolerance) <= self.recipe.flips * self.tolerance
+
     def keep_best(self, thresholds: list[float], verdict: Verdict) -> bool:
         """Remember the state if it is feasible and better than any before."""
         feasible = self.within(verdict, self.tolerance if self.ripe else self.recipe.margin * self.tolerance)
@@ -299,25 +307,34 @@ class Training:
     def finish(self, loader: Iterable[Any]) -> None:
         """Calibrate the last state, prefer the best so far if it is sparser, and shift the gates accordingly."""
         self.probe.forget()
+        accepted = False
         if self.recipe.calibrated:
             validation = self.look_at(loader)
             thresholds = self.calibrate(validation)
             verdict = validation.verdict(thresholds)
+            if self.thresholds is not None:
+                # Half of the tolerance is a margin, not an end: gates that settled within all of it are not thrown
+                # open because nothing between them and (nearly) everything is within half.
+                settled = validation.verdict(self.thresholds)
+                if settled.sparsity < COSTLY * verdict.sparsity and self.close(validation, self.thresholds):
+                    thresholds, verdict, accepted = self.thresholds, settled, True
         else:
             thresholds, verdict = self.validate(loader)
         # A hair's breadth of sparsity does not make up for baselines that have not settled.
+        accepted |= self.within(verdict, self.tolerance)
         if self.best is not None and not (
-            self.within(verdict, self.tolerance)
+            accepted
             and self.rank(verdict)[0] <= self.rank(self.best[2])[0]
             and verdict.sparsity <= (1 + SLACK) * self.best[2].sparsity
         ):
             state, thresholds, verdict = self.best
             self.probe.load_state_dict(state)
+            accepted = self.within(verdict, self.tolerance)
         for site, threshold in enumerate(thresholds):
             # Afterwards P(z != 0) > 1/2 means kept, for every site and recipe.
             self.probe.gate(site).shift.fill_(threshold - hard_concrete.EVEN)
         self.history.verdict = verdict
-        self.history.feasible = self.within(verdict, self.tolerance)
+        self.history.feasible = accepted
 
 
 def run(

@@ -11,7 +11,8 @@ from graphmask.cli.common import Json, Seed, console, show, write_json
 from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
-    help="Measure: cost (core, scale), gold over seeds (gold), parts of the recipe (ablation), memory (store, matrix).",
+    help="Measure: cost (core, scale), gold over seeds (gold), parts of the recipe (ablation), memory (store, matrix), "
+    "other explainers (leaderboard).",
     no_args_is_help=True,
 )
 
@@ -163,3 +164,28 @@ def matrix(json: Json = None) -> None:
         [[row["nodes"], row["call"] / 1e6, row["step"] / 1e6, *(row[key] for key in SHARES)] for row in found],
     )
     write_json(json, {"rows": found})
+
+
+@app.command("leaderboard")
+def leaderboard(
+    json: Json = None,
+    seeds: Annotated[int, typer.Option(help="Explainer seeds per set and method.")] = 5,
+    sets: Annotated[str, typer.Option(help="Sets, separated by commas; all if left out.")] = "",
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas; all if left out.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder for figures set by set, Markdown and a chart.")] = Path(
+        "out/leaderboard"
+    ),
+) -> None:
+    """Edge AUC, F1, sufficiency, flips, kappa and time beside PyG's explainers as shipped; a killed run goes on."""
+    from graphmask.bench.leaderboard.pages import draw, first, markdown
+    from graphmask.bench.leaderboard.run import INSTANCES, figures, measure
+    from graphmask.bench.leaderboard.sets import SETS
+    from graphmask.storage import write_bytes
+
+    found = measure(
+        sets.split(",") if sets else list(SETS), methods.split(",") if methods else list(INSTANCES), seeds, out
+    )
+    write_bytes(out / "leaderboard.md", markdown(found).encode())
+    console.print(f"{out / 'leaderboard.md'}, {draw(found, out / 'leaderboard.svg')}", highlight=False)
+    console.print(f"GraphMask first or tied on {sum(map(first, found.values()))} of {len(found)} sets", highlight=False)
+    write_json(json or out / "leaderboard.json", figures(found))

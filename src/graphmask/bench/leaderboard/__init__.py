@@ -1,0 +1,1 @@
+"""GraphMask beside PyTorch Geometric's explainers as shipped: twelve sets, one frozen model each, one run."""
