@@ -130,7 +130,7 @@ def replace(messages: Messages, gate: Tensor, baseline: Tensor, rows: slice = AL
         return messages.value.lerp_(messages.baseline(baseline), messages.spread(1 - gate))
     if messages.edge_dim == 0 and baseline.dim() == 1:
         flat = messages.flat()  # writing to a view would make autograd copy all of it
-        in_place = messages.fresh and flat is messages.value
+        in_place = messages.fresh and flat is messages.value and rows != ALL
         out = blend(flat, gate, baseline, rows, in_place=in_place, picked=messages.picked if in_place else None)
         return out if flat is messages.value else out.view_as(messages.value)
     return torch.lerp(messages.baseline(baseline), messages.value, messages.spread(gate))

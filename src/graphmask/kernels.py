@@ -43,7 +43,7 @@ class _Blend(torch.autograd.Function):
         ctx.rows = rows
         ctx.count = 0 if nodes is None else len(nodes)
         ctx.save_for_backward(m if rows == ALL else m[rows].clone(), z, b, source)  # not a view: it would keep all of m
-        if in_place and rows != ALL:
+        if in_place:
             ctx.mark_dirty(m)
             return m.lerp_(b, (1 - z)[:, None])
         return torch.lerp(b, m, z[:, None])
@@ -85,8 +85,8 @@ def blend(
     """``gate[:, None] * messages + (1 - gate)[:, None] * baseline`` for [E, D], [E], [D]; exact at 0 and 1.
 
     The gates of ``rows`` alone get a gradient, and then only those messages are kept for it: the others may be
-    overwritten (``in_place``). Messages that are ``nodes[source]`` may say so (``picked``): then the nodes get their
-    gradient at once, without one for every message.
+    overwritten (``in_place``, not where all rows get one). Messages that are ``nodes[source]`` may say so
+    (``picked``): then the nodes get their gradient at once, without one for every message.
     """
     if picked is None:
         return _Blend.apply(messages, gate, baseline, rows, in_place, None, None)
