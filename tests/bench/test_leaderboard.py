@@ -174,7 +174,7 @@ def test_one_command_writes_everything_and_goes_on_where_it_was(tmp_path, monkey
     }
     assert "| star |" in (tmp_path / "leaderboard.md").read_text()
     assert (tmp_path / "leaderboard.svg").stat().st_size > 1000
-    assert pages.collapsed({"retained": [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]}) == 2
+    assert pages.collapsed({"retained": [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.3]]}) == 3
 
 
 def test_unknown_names_are_refused_before_any_work(tmp_path) -> None:

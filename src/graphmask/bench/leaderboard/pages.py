@@ -18,8 +18,8 @@ NAMES = {
 
 
 def collapsed(line: dict[str, Any]) -> int:
-    """Fits that keep everything, or nothing, at all layers."""
-    return sum(all(share == 1 for share in fit) or all(share == 0 for share in fit) for fit in line["retained"])
+    """Fits none of whose layers chooses: each keeps everything, or nothing."""
+    return sum(all(share in (0.0, 1.0) for share in fit) for fit in line["retained"])
 
 
 def first(about: dict[str, Any]) -> bool:
