@@ -249,15 +249,19 @@ class Training:
             thresholds = [KEEP_ALL if site < self.open_from else hard_concrete.EVEN for site in sites]
         else:
             thresholds = self.thresholds or [validation.gap(site) for site in sites]
-        budget = self.recipe.margin * self.tolerance
-        if self.recipe.calibrated and self.ripe and not self.within(validation.verdict(thresholds), budget):
-            at_gap, thresholds = thresholds, self.calibrate(validation)
-            if validation.verdict(thresholds).sparsity >= ALL_OPEN and not self.close(validation, at_gap):
-                self.tighten(validation.verdict(at_gap))
+        if self.recipe.calibrated and self.ripe:
+            at_gap = validation.verdict(thresholds)
+            if self.within(at_gap, self.recipe.margin * self.tolerance):
+                self.tightness = min(self.tightness / 0.9, 1.0)
+            else:
+                before, thresholds = thresholds, self.calibrate(validation)
+                costly = at_gap.sparsity < COSTLY * validation.verdict(thresholds).sparsity
+                if costly and not self.close(validation, before):
+                    self.tighten(at_gap)
         return thresholds, validation.verdict(thresholds)
 
     def tighten(self, verdict: Verdict) -> None:
-        """Hard gates miss the tolerance, or change too many predictions, at any threshold: aim lower."""
+        """Hard gates are too far off, and no threshold near theirs helps: aim lower."""
         excess = max(verdict.divergence, verdict.flips / self.recipe.flips) / (self.recipe.margin * self.tolerance)
         self.tightness *= min(max(1 / max(excess, 1e-6), 0.5), 0.9)
 
