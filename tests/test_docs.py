@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-ELSEWHERE = {"store.md"}  # run by tests/store, on a store made for it
+ELSEWHERE = {"store.md", "hetero.md"}  # run by tests/store, on a store made for it, and by tests/hetero
 
 
 def code(page: str) -> list[str]:

@@ -21,6 +21,7 @@ ANALYSES: dict[str, Callable[[Any], Any]] = {
     "consensus": lambda found: [None for _ in analysis.consensus([found, explanations([])])],
     "edge_types": analysis.edge_types,
     "edges_on_paths": lambda found: analysis.edges_on_paths(found, sources=[0]),
+    "ground_truth": lambda found: analysis.ground_truth(found, (e.kept.any(0) for e in explanations([]))),
     "inverses": analysis.inverses,
     "kept_by_distance": lambda found: analysis.kept_by_distance(found, [0], [1]),
     "kept_by_path_length": lambda found: analysis.kept_by_path_length(found, [0], [1]),
@@ -39,11 +40,15 @@ OTHERS = {
     "erosion",
     "fleiss_kappa",
     "frontier",
+    "pyg_metrics",
     "layers_dropped",
     "list_paths",
     "mean_messages",
     "paths_into",
     "tolerance_curve",
+    "sufficiency",
+    "complement",
+    "characterisation",
 }
 
 

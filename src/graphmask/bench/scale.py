@@ -138,7 +138,7 @@ PEERS: dict[str, Callable[[int, int], dict[str, Any]]] = {
 
 def store(edges: int, seed: int) -> dict[str, Any]:
     """Ten rows for every edge asked for, and 200,000 small graphs explained in one go."""
-    return {"store": store_figures(10 * edges, min(200_000, edges), seed)}
+    return {"store": store_figures(10 * edges, max(2000, min(200_000, edges)), seed)}
 
 
 def processes(edges: int, seed: int) -> dict[str, Any]:
