@@ -66,3 +66,12 @@ def test_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     page = (tmp_path / "text.html").read_text()
     assert "never" in page
     assert "neg" in page
+
+
+def test_molecules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = load("molecules", monkeypatch).main(tmp_path, seed=0, molecules=1000, epochs=30)
+    assert found["right"] > 0.7
+    assert found["within tolerance"] > 0.8
+    assert found["NO2 and NH2 bonds used"] > 0.9
+    assert found["other bonds used"] < 0.6
+    assert "mutagen" in (tmp_path / "molecules.html").read_text()
