@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from graphmask.analysis.ground_truth import area
 from graphmask.analysis.stability import fleiss_kappa
 from graphmask.bench.leaderboard.ours import Answer
 from graphmask.bench.leaderboard.sets import Question
@@ -18,9 +19,7 @@ FIGURES = ("auc", "f1", "flips", "kappa", "ms", "sufficiency")
 
 def auc(scores: Tensor, gold: Tensor) -> float:
     """ROC AUC in per cent; ties count one half."""
-    from sklearn.metrics import roc_auc_score
-
-    return 100 * float(roc_auc_score(gold.numpy(), scores.double().numpy()))
+    return 100 * area(scores, gold)
 
 
 def pooled(questions: Sequence[Question], values: Sequence[Tensor]) -> Tensor:
