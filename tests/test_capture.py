@@ -10,9 +10,11 @@ from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
 from graphmask import GraphMask, GraphMaskError, capture
-from graphmask.capture import Messages, Site
+from graphmask.edges import effective_edges
 from graphmask.gates import SiteSpec, build
 from graphmask.masking import by_user_edges
+from graphmask.messages import Messages
+from graphmask.sites import Site
 from graphmask.training import Recipe
 
 QUICK = Recipe(steps=4, calibrated=False)
@@ -280,7 +282,7 @@ def test_a_sparse_adjacency_is_left_as_it_was() -> None:
     edges = torch.tensor([[1, 0, 2], [0, 1, 1]])
     adjacency = torch.sparse_coo_tensor(edges, torch.ones(3), (3, 3), check_invariants=True)
     assert not adjacency.is_coalesced()
-    found = capture.effective_edges(adjacency)
+    found = effective_edges(adjacency)
     assert found.tolist() == [[1, 0, 1], [0, 1, 2]]
     assert not adjacency.is_coalesced()
 

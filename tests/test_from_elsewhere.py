@@ -32,17 +32,7 @@ from graphmask.store import columns, files, safety
 from graphmask.tasks import folder as folders
 from graphmask.tasks.vectors import Vectors
 from reference import toy
-
-
-class Trap:
-    sprung = False
-
-    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
-        return Trap.spring, ()
-
-    @staticmethod
-    def spring() -> None:
-        Trap.sprung = True
+from reference.trap import Trap
 
 
 def zipped(size: int = 1 << 24) -> bytes:

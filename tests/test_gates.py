@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphmask import GraphMaskError, gates, kernels
-from graphmask.capture import Messages
 from graphmask.gates import BilinearGate, EdgeGate, SiteSpec, build, clamp
+from graphmask.messages import Messages
 from graphmask.taps import MatrixCall
 from reference import gates as literal
 

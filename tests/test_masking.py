@@ -10,8 +10,8 @@ from torch_geometric.data import Data
 
 import graphmask
 from graphmask import GraphMask, GraphMaskError
-from graphmask.capture import Messages, replace
 from graphmask.masking import by_user_edges
+from graphmask.messages import Messages, replace
 from graphmask.training import Recipe
 
 

@@ -78,7 +78,7 @@ def test_gradients_are_those_of_a_run_that_keeps_everything(kind: str, monkeypat
     monkeypatch.setattr(gates, "TRAIN_EDGES", 16)  # some edges are trained: the messages of others may be overwritten
     model, data = Net(kind), graph()
     thrifty, again = gradients(model, data, recompute=False), gradients(model, data, recompute=True)
-    monkeypatch.setattr(capture, "_fresh", lambda *_: False)
+    monkeypatch.setattr(capture, "is_fresh", lambda *_: False)
     plain = gradients(model, data, recompute=False)
     for ours, theirs, expected in zip(thrifty, again, plain, strict=True):
         assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)

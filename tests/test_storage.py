@@ -16,6 +16,7 @@ from torch import nn
 
 from graphmask import Explanation, GraphMask, GraphMaskError, load, storage
 from reference import toy
+from reference.trap import Trap
 
 TENSORS = {"a": torch.arange(12.0).view(3, 4), "flags": torch.tensor([True, False]), "empty": torch.zeros(2, 0)}
 DESCRIPTION = {"name": "ünïcode", "numbers": [1, 2.5, None], "nested": {"yes": True}}
@@ -107,19 +108,6 @@ def test_longer_than_written(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(GraphMaskError, match="truncated or foreign"):
         storage.read(path, "thing")
-
-
-class Trap:
-    """Unpickling it would be noticed."""
-
-    sprung = False
-
-    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
-        return Trap.spring, ()
-
-    @staticmethod
-    def spring() -> None:
-        Trap.sprung = True
 
 
 def _torch_file(path: Path) -> None:

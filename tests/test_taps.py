@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from graphmask import AdjacencyTap, GraphMaskError, MessageTap
-from graphmask.capture import Messages, replace
+from graphmask.messages import Messages, replace
 from graphmask.taps import MatrixCall
 from reference import masking as literal
 

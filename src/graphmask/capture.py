@@ -7,133 +7,20 @@ everything else in the library (gates, masking, other methods) is a `visit` func
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import MessagePassing
-from torch_geometric.utils import is_sparse
 
 from graphmask.edges import EdgeMap, EdgeType, effective_edges
 from graphmask.errors import GraphMaskError
-from graphmask.kernels import ALL, blend
+from graphmask.messages import Messages, Visit, add_extra, is_fresh, lifted, replace, rows_of_nodes, states
+from graphmask.sites import Site
 from graphmask.taps import AdjacencyTap, MatrixCall, MessageTap
-
-
-@dataclass(frozen=True)
-class Site:
-    """One place where messages flow: the ``calls`` of a module that together carry each edge once.
-
-    Usually one call. A layer that propagates relation by relation (RGCNConv) makes one call per relation.
-    """
-
-    name: str
-    module: str
-    calls: tuple[int, ...]
-    reverse: bool = False  #: messages travel from the second row of edge_index to the first
-    types: tuple[tuple[EdgeType, ...], ...] = ()  #: of a heterogeneous graph: the edge types that each call carries
-    layer: str = ""  #: the same for sites next to each other that send at the same time, along other edge types each
-
-    def to_json(self) -> dict[str, Any]:
-        """Types and layer only where there are several types: files say no more than they did before."""
-        return {key: value for key, value in asdict(self).items() if key not in ("types", "layer") or value}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Site:
-        types = tuple(tuple((a, r, b) for a, r, b in kinds) for kinds in value.get("types", ()))
-        return cls(
-            value["name"], value["module"], tuple(value["calls"]), value["reverse"], types, value.get("layer", "")
-        )
-
-    @property
-    def edge_types(self) -> tuple[EdgeType, ...]:
-        """All that it carries; nothing where the graph has one type of nodes."""
-        return tuple(dict.fromkeys(kind for kinds in self.types for kind in kinds))
-
-
-def layers_of(sites: Sequence[Site]) -> list[int]:
-    """[L] the layer of every site: sites that send at the same time, each along other edge types, are one layer."""
-    found: list[int] = []
-    for number, site in enumerate(sites):
-        last = sites[number - 1]
-        same = number > 0 and site.layer != "" and (site.layer, site.reverse) == (last.layer, last.reverse)
-        found.append(found[-1] + (not same) if found else 0)
-    return found
-
-
-@dataclass
-class Messages:
-    """Messages of one call. ``E'`` counts the edges the layer sees, which may differ from the user's ``E``."""
-
-    site: int
-    piece: int  #: position of the call within its site, for instance the relation
-    value: Tensor  #: as the layer made it; the edges lie along ``edge_dim``
-    edge_dim: int
-    source: Tensor  #: [E'] node that sends
-    target: Tensor  #: [E'] node that receives
-    edges: Tensor | None  #: [E'] position in the user's edges, -1 for the layer's own self-loops; None: the same
-    source_states: Tensor | None = None  #: [N, d] what the layer knows of its nodes
-    target_states: Tensor | None = None
-    features: dict[str, Tensor] = field(default_factory=dict)  #: float [E', k]: edge attribute, weight, attention
-    categories: dict[str, Tensor] = field(default_factory=dict)  #: long [E']: relation
-    num_relations: int = 0  #: what the layer says of itself
-    lifted: tuple[Tensor, Tensor | None] | None = None  #: (x [N, D], weight [E']) if the message may be weight * x_j
-    matrix: MatrixCall | None = None  #: the adjacency-matrix form of the same
-    attention: Tensor | None = None  #: [E', ...] what the layer itself weighs messages by: attention or a gate
-    fresh: bool = False  #: made for this call alone and nobody else's: may be overwritten
-    picked: tuple[Tensor, Tensor] | None = None  #: (x [N, D], source) if the message is x[source], and nothing else
-
-    def is_lifted(self) -> bool:
-        """Is the message really ``weight * x_j``? True of most layers that transform nodes before sending."""
-        if self.lifted is None:
-            return False
-        x, weight = self.lifted
-        rows = x.index_select(0, self.source)
-        return torch.allclose(self.flat(), rows if weight is None else rows * weight[:, None], rtol=1e-4, atol=1e-6)
-
-    def flat(self) -> Tensor:
-        """[E', D]: one row per edge, heads and stacks side by side."""
-        if self.value.dim() == 2 and self.edge_dim == 0:
-            return self.value
-        return self.value.movedim(self.edge_dim, 0).flatten(1) if self.value.dim() > 1 else self.value[:, None]
-
-    def rows(self) -> Tensor:
-        """[E', D] as `flat`, and also of the adjacency-matrix form."""
-        return self.flat() if self.matrix is None else self.matrix.rows()
-
-    def spread(self, per_edge: Tensor) -> Tensor:
-        """[E'] -> a shape that broadcasts against ``value``."""
-        shape = [1] * self.value.dim()
-        shape[self.edge_dim] = -1
-        return per_edge.view(shape)
-
-    def baseline(self, flat: Tensor) -> Tensor:
-        """[D] or [E', D] -> a shape that broadcasts against ``value``; the inverse of `flat`."""
-        rest = [size for dim, size in enumerate(self.value.shape) if dim != self.edge_dim]
-        return flat.reshape(-1, *rest).movedim(0, self.edge_dim)
-
-
-#: Returns None to let the messages pass, or what to put in their place: (gate [E'], baseline [D] or [E', D]), and
-#: perhaps the only rows whose gates need a gradient.
-Visit = Callable[[Messages], tuple[Tensor, Tensor] | tuple[Tensor, Tensor, slice] | None]
-
-
-def replace(messages: Messages, gate: Tensor, baseline: Tensor, rows: slice = ALL) -> Tensor:
-    r"""Equation 3 of the paper, :math:`z m + (1 - z) b`; exactly ``m`` where z = 1 and exactly ``b`` where z = 0."""
-    gate, baseline = gate.to(messages.value.dtype), baseline.to(messages.value.dtype)
-    if messages.fresh and not torch.is_grad_enabled():
-        # Without another copy of the messages; weight 0 leaves m, weight 1 gives b, exactly.
-        return messages.value.lerp_(messages.baseline(baseline), messages.spread(1 - gate))
-    if messages.edge_dim == 0 and baseline.dim() == 1:
-        flat = messages.flat()  # writing to a view would make autograd copy all of it
-        in_place = messages.fresh and flat is messages.value and rows != ALL
-        out = blend(flat, gate, baseline, rows, in_place=in_place, picked=messages.picked if in_place else None)
-        return out if flat is messages.value else out.view_as(messages.value)
-    return torch.lerp(messages.baseline(baseline), messages.value, messages.spread(gate))
 
 
 class Tap:
@@ -273,7 +160,7 @@ class Tap:
         edges = self.edge_map(edge_index, self.inputs.get(name, ()), ordinal, name)
         site, piece = self.locate(name, edges, layer.flow == "target_to_source")
         source, target = edge_index if layer.flow == "source_to_target" else edge_index.flip(0)
-        source_states, target_states = _states(layer, self.inputs.get(name, ()), propagated, kwargs)
+        source_states, target_states = states(layer, self.inputs.get(name, ()), propagated, kwargs)
         messages = Messages(
             site=site,
             piece=piece,
@@ -297,13 +184,13 @@ class Tap:
             if key.endswith(("_i", "_j")) or key in MessagePassing.special_args or not isinstance(extra, Tensor):
                 continue
             if not isinstance(extra, nn.Parameter):  # the layer's, though it may happen to have E' rows
-                _add_extra(messages, key, extra)
+                add_extra(messages, key, extra)
         self._add_types(messages)
         attention = kwargs.get("alpha", getattr(layer, "_alpha", None))
         if isinstance(attention, Tensor) and attention.dim() and attention.shape[0] == count:
             messages.attention = attention.detach()
-        messages.lifted = _lifted(messages, layer, kwargs, propagated)
-        messages.fresh = _fresh(value, layer, kwargs)
+        messages.lifted = lifted(messages, layer, kwargs, propagated)
+        messages.fresh = is_fresh(value, layer, kwargs)
         gathered = value.grad_fn is not None and value.grad_fn.name() == "IndexSelectBackward0"
         if gathered and messages.lifted is not None and value is kwargs["x_j"]:
             messages.picked = messages.lifted[0], source
@@ -334,11 +221,19 @@ class Tap:
         site, piece = self.locate(name, edges)
         sender, receiver = nodes if isinstance(nodes, tuple) else (nodes, nodes)
         messages = Messages(
-            site, piece, value, 0, edge_index[0], edge_index[1], edges, _rows(sender, 0), _rows(receiver, 0)
+            site=site,
+            piece=piece,
+            value=value,
+            edge_dim=0,
+            source=edge_index[0],
+            target=edge_index[1],
+            edges=edges,
+            source_states=rows_of_nodes(sender, 0),
+            target_states=rows_of_nodes(receiver, 0),
         )
         for key, extra in extras.items():
             if extra is not None:
-                _add_extra(messages, key, extra)
+                add_extra(messages, key, extra)
         gate = extras.get("gate")
         messages.attention = None if gate is None else gate.detach()
         answer = self.visit(messages)
@@ -355,98 +250,6 @@ class Tap:
 
 def _names(kinds: frozenset[EdgeType]) -> str:
     return "edge type " + ", ".join(str(kind) for kind in sorted(kinds))
-
-
-def _add_extra(messages: Messages, key: str, extra: Tensor) -> None:
-    """Keep what is known per edge beside the message: two equal messages of different relations differ in it."""
-    if extra.dim() == 0 or extra.shape[0] != messages.source.shape[0] or extra is messages.value:
-        return
-    columns = extra[:, None] if extra.dim() == 1 else extra.flatten(1)
-    if extra.is_floating_point():
-        messages.features[key] = columns.detach()
-    elif extra.dim() == 1 and extra.dtype != torch.bool:
-        messages.categories[key] = extra
-    else:
-        messages.features[key] = columns.to(messages.value.dtype)
-
-
-def _fresh(value: Tensor, layer: MessagePassing, kwargs: dict[str, Any]) -> bool:
-    """Only of PyG's own layers is it known that they keep no message; lifted rows (x_j) are copies made by PyG."""
-    if not type(layer).__module__.startswith("torch_geometric."):
-        return False
-    if value.grad_fn is not None and value.grad_fn.name() not in _NEED_NO_RESULT:
-        return False
-    if value.is_leaf and value.requires_grad:
-        return False
-    given = [v for key, v in kwargs.items() if isinstance(v, Tensor) and not key.endswith(("_i", "_j"))]
-    return all(v.untyped_storage().data_ptr() != value.untyped_storage().data_ptr() for v in given if not is_sparse(v))
-
-
-#: Operations whose gradient does not need what they returned: it may be overwritten.
-_NEED_NO_RESULT = ("IndexSelectBackward0", "MulBackward0")
-
-
-def _lifted(
-    messages: Messages, layer: MessagePassing, kwargs: dict[str, Any], propagated: dict[str, Any]
-) -> tuple[Tensor, Tensor | None] | None:
-    """The node rows, and the weight per edge, of which the messages may be the product."""
-    x, weight = propagated.get("x"), kwargs.get("edge_weight", kwargs.get("alpha"))
-    if isinstance(x, (tuple, list)):
-        x = x[0 if layer.flow == "source_to_target" else 1]
-    if "x_j" not in kwargs or not isinstance(x, Tensor) or x.dim() < 2 or messages.edge_dim != 0:
-        return None
-    if messages.value.shape[1:] != x.shape[1:]:
-        return None
-    if weight is not None and (not isinstance(weight, Tensor) or weight.numel() != messages.source.numel()):
-        return None
-    return x.flatten(1), None if weight is None else weight.reshape(-1)
-
-
-def _rows(states: Tensor | None, node_dim: int) -> Tensor | None:
-    """[N, d]: one row per node."""
-    if states is None or not states.is_floating_point():
-        return None
-    if states.dim() == 1:
-        return states[:, None].detach()
-    return states.movedim(node_dim, 0).flatten(1).detach()
-
-
-def _states(
-    layer: MessagePassing, inputs: tuple[Any, ...], propagated: dict[str, Any], collected: dict[str, Any]
-) -> tuple[Tensor | None, Tensor | None]:
-    """Node states (sender's, receiver's): the first tensor, or pair, of the layer's inputs with a row per node.
-
-    What the layer ``collected`` for its messages under a name with _i or _j is per node, so it tells how many
-    there are: attributes of edges are inputs too, and may come first.
-    """
-    per_node = [propagated.get(key[:-2]) for key in collected if key.endswith(("_i", "_j"))]
-    counts = {_count(part, layer.node_dim) for value in per_node for part in _pair(value) if isinstance(part, Tensor)}
-    for key, candidate in [*(("", value) for value in inputs), *propagated.items()]:
-        pair = _pair(candidate)
-        if f"{key}_j" in collected and f"{key}_i" not in collected and isinstance(candidate, Tensor):
-            # Receivers are told by a tensor of their own (HGTConv: keys and queries), in numbers of their own.
-            mine = (propagated.get(name[:-2]) for name in collected if name.endswith("_i"))
-            pair = (pair[0], next((value for value in mine if isinstance(value, Tensor)), pair[1]))
-        if not isinstance(pair[0], Tensor) or not pair[0].is_floating_point() or is_sparse(pair[0]):
-            continue
-        if counts and _count(pair[0], layer.node_dim) not in counts:
-            continue
-        if pair[0] is pair[1]:
-            both = _rows(pair[0], layer.node_dim)
-            states = (both, both)
-        else:
-            second = pair[1] if isinstance(pair[1], Tensor) else None
-            states = (_rows(pair[0], layer.node_dim), _rows(second, layer.node_dim))
-        return states  # PyG takes x_j from the first of a pair whichever way messages flow
-    return None, None
-
-
-def _pair(value: Any) -> tuple[Any, Any]:
-    return (value[0], value[1]) if isinstance(value, (tuple, list)) and len(value) == 2 else (value, value)
-
-
-def _count(states: Tensor, node_dim: int) -> int:
-    return states.shape[node_dim if states.dim() > 1 else 0]
 
 
 def check_model(model: nn.Module) -> None:

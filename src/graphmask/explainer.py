@@ -13,7 +13,6 @@ from torch_geometric.data import HeteroData
 
 from graphmask import batches, checkpoint, distributed, gradients, hard_concrete, storage
 from graphmask.batches import Forward
-from graphmask.capture import Messages, Site
 from graphmask.case import Case, Choice
 from graphmask.distributed import ALONE, Team, WorkerLost
 from graphmask.divergence import Function
@@ -21,9 +20,11 @@ from graphmask.errors import GraphMaskError
 from graphmask.gates import SiteSpec
 from graphmask.guest import freeze, guest
 from graphmask.layout import Types
+from graphmask.messages import Messages
 from graphmask.method import Method
 from graphmask.probe import Probe
 from graphmask.progress import Progress
+from graphmask.sites import Site
 from graphmask.store import identity
 from graphmask.training import RECIPES, History, Recipe, Training, run
 

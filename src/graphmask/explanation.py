@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from graphmask import storage
-from graphmask.capture import Site, layers_of
 from graphmask.edges import EdgeMap
 from graphmask.errors import GraphMaskError
+from graphmask.sites import Site, layers_of
 
 if TYPE_CHECKING:
     import networkx
@@ -28,8 +28,24 @@ class Hop(NamedTuple):
     target: int
 
 
+class Retained:
+    """What follows from open gates, of all edges or of some."""
+
+    kept: Tensor  #: bool [L, E]
+    carried: Tensor  #: bool [L, E]
+
+    @property
+    def retained(self) -> float:
+        """Share of gates that are open."""
+        return float(self.kept.sum()) / max(int(self.carried.sum()), 1)
+
+    @property
+    def retained_per_site(self) -> tuple[float, ...]:
+        return tuple((self.kept.sum(1) / self.carried.sum(1).clamp_min(1)).tolist())
+
+
 @dataclass(eq=False)
-class Explanation:
+class Explanation(Retained):
     """Which edges of one graph a model used, site by site. ``L`` sites, ``E`` edges.
 
     Every explanation carries its certificate: the model was run again with every dropped message replaced by its
@@ -59,15 +75,6 @@ class Explanation:
     def sites(self) -> tuple[str, ...]:
         """Names of the places where messages flow, input side first."""
         return tuple(site.name for site in self.structure)
-
-    @property
-    def retained(self) -> float:
-        """Share of gates that are open."""
-        return float(self.kept.sum()) / max(int(self.carried.sum()), 1)
-
-    @property
-    def retained_per_site(self) -> tuple[float, ...]:
-        return tuple((self.kept.sum(1) / self.carried.sum(1).clamp_min(1)).tolist())
 
     @property
     def faithful(self) -> bool:

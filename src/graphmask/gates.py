@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphmask.capture import Messages
 from graphmask.errors import GraphMaskError
 from graphmask.kernels import ALL, Columns, Rows, centred, head
+from graphmask.messages import Messages
 from graphmask.moments import Moments
 
 #: c: gates start open.

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from graphmask import batches
-from graphmask.capture import Site, layers_of
 from graphmask.edges import EdgeType
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import Explanation, Hop
+from graphmask.explanation import Explanation, Hop, Retained
 from graphmask.hetero_edges import HeteroEdgeMap
 from graphmask.layout import Types
+from graphmask.sites import Site, layers_of
 
 if TYPE_CHECKING:
     import networkx
@@ -46,7 +46,7 @@ def notes(types: Types | None, case: Case) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class EdgesOfType:
+class EdgesOfType(Retained):
     """One edge type of a `HeteroExplanation`: ``E_t`` edges, and the ``L_t`` sites that carry them."""
 
     edge_type: EdgeType
@@ -57,15 +57,6 @@ class EdgesOfType:
     kept: Tensor  #: bool [L_t, E_t]
     scores: Tensor  #: float [L_t, E_t]
     carried: Tensor  #: bool [L_t, E_t]
-
-    @property
-    def retained(self) -> float:
-        """Share of gates that are open."""
-        return float(self.kept.sum()) / max(int(self.carried.sum()), 1)
-
-    @property
-    def retained_per_site(self) -> tuple[float, ...]:
-        return tuple((self.kept.sum(1) / self.carried.sum(1).clamp_min(1)).tolist())
 
 
 class HeteroExplanation(Explanation):

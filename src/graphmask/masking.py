@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from graphmask import batches
 from graphmask.batches import Forward
-from graphmask.capture import Messages, Site, Visit, check_model, tap
+from graphmask.capture import check_model, tap
 from graphmask.edges import EdgeMap
 from graphmask.errors import GraphMaskError
 from graphmask.guest import guest
+from graphmask.messages import Messages, Visit
+from graphmask.sites import Site
 
 if TYPE_CHECKING:
     from graphmask.explanation import Explanation

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from graphmask import batches, distributed, gradients, store
 from graphmask.batches import Forward
-from graphmask.capture import Messages, Site, check_model
+from graphmask.capture import check_model
 from graphmask.case import Case, Choice
 from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
@@ -21,7 +21,9 @@ from graphmask.explanation import Explanation, build
 from graphmask.guest import freeze, guest
 from graphmask.hetero import notes
 from graphmask.layout import Types, agreed
+from graphmask.messages import Messages
 from graphmask.rows import Index, RowsOnly, nodes_read, receptive_field, rows_of
+from graphmask.sites import Site
 from graphmask.store import Store
 from graphmask.store.columns import Metadata
 from graphmask.store.writing import write

@@ -16,13 +16,15 @@ from torch_geometric.data import HeteroData
 
 from graphmask import batches, gradients, masking
 from graphmask.batches import Forward
-from graphmask.capture import Messages, Site, tap
+from graphmask.capture import tap
 from graphmask.distributed import ALONE, Team
 from graphmask.divergence import Divergence
 from graphmask.edges import EdgeMap
 from graphmask.gates import Gate, SiteSpec, build
 from graphmask.layout import Types
+from graphmask.messages import Messages
 from graphmask.moments import Moments
+from graphmask.sites import Site
 from graphmask.trace import Trace, no_messages, record
 
 

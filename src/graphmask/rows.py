@@ -12,9 +12,9 @@ from torch_geometric.data import HeteroData
 
 from graphmask import batches
 from graphmask.batches import Forward
-from graphmask.capture import layers_of
 from graphmask.errors import GraphMaskError
 from graphmask.layout import Layout
+from graphmask.sites import layers_of
 from graphmask.trace import Trace
 
 #: A row of the output, several, or a mask over all of them.

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from graphmask import batches
 from graphmask.batches import Forward
-from graphmask.capture import Messages, Site, tap
+from graphmask.capture import tap
 from graphmask.edges import EdgeMap
 from graphmask.errors import GraphMaskError
+from graphmask.messages import Messages
+from graphmask.sites import Site
 
 #: Reads one number per edge [E'] off the messages of a call.
 Look = Callable[[Messages], Tensor]

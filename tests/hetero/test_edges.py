@@ -13,9 +13,10 @@ from torch_geometric.transforms import ToSparseTensor
 
 import graphmask
 from graphmask import GraphMask, GraphMaskError, batches, capture, methods
-from graphmask.capture import Messages, layers_of
 from graphmask.hetero_edges import HeteroEdgeMap
 from graphmask.masking import by_user_edges
+from graphmask.messages import Messages
+from graphmask.sites import Site, layers_of
 
 from .support import BY_NAME, CASES, CITES, QUICK, TYPES, WRITES, WRITTEN, AllTypes, Case, Stack, batch, fitted, graph
 
@@ -122,7 +123,7 @@ def test_types_with_the_same_edges_are_told_apart(shared: bool) -> None:
     han = pyg.HANConv(3, 4, data.metadata())
     sites, seen = messages_of(han, data, lambda model, data: model(data.x_dict, data.edge_index_dict)["a"])
     assert [m.edges.tolist() for m in seen] == [[0, 1, 2], [3, 4, 5]]
-    assert sites == [capture.Site("model", "model", (0, 1), types=((kinds[0],), (kinds[1],)))]
+    assert sites == [Site("model", "model", (0, 1), types=((kinds[0],), (kinds[1],)))]
 
 
 def test_one_module_for_several_types() -> None:

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import graphmask
 from graphmask import Explanation, HeteroExplanation, analysis, methods
 from graphmask.analysis import everything
-from graphmask.capture import Site
 from graphmask.cli import app
 from graphmask.hetero import NOTES
+from graphmask.sites import Site
 
 from .support import BY_NAME, TYPES, batch, fitted, graph
 

@@ -13,6 +13,8 @@ from torch_geometric.data import HeteroData
 import graphmask
 from graphmask import Explanation, GraphMask, HeteroExplanation, batches, capture
 from graphmask.masking import by_user_edges
+from graphmask.messages import Messages
+from graphmask.sites import layers_of
 from laws.support import same
 from laws.untouched import assert_same, snapshot, unsettle
 
@@ -49,7 +51,7 @@ def shuffled(data: HeteroData, seed: int) -> tuple[HeteroData, dict[str, torch.T
 @every_case
 def test_all_gates_open_is_the_original(case: Case) -> None:
     model, data = case.model(), graph(3)
-    seen: list[capture.Messages] = []
+    seen: list[Messages] = []
     with torch.no_grad(), capture.tap(model, seen.append, batches.edge_map_of(data)) as state:
         case.run(model, data)
     widths = {m.site: m.flat().shape[1] for m in seen}
@@ -149,7 +151,7 @@ def test_no_look_ahead(name: str) -> None:
     case = next(case for case in CASES if case.name == name)
     model, explainer = fitted(name)
     before = explain(case, graph(4))
-    first = [n for n, layer in enumerate(capture.layers_of(before.structure)) if layer == 0]
+    first = [n for n, layer in enumerate(layers_of(before.structure)) if layer == 0]
     kept = {key: value.clone() for key, value in model.state_dict().items()}
     upper = ("second", "out", "convs.1")
     with torch.no_grad():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from graphmask import Explanation, GraphMask, batches, capture
 from graphmask.masking import by_user_edges
+from graphmask.messages import Messages
 from graphmask.training import Recipe
 
 from .cases import BY_NAME, Case
@@ -25,10 +26,10 @@ def run(model: nn.Module, batch: Any) -> Tensor:
         return batches.default_forward(model, batch)
 
 
-def discover(model: nn.Module, batch: Any) -> tuple[capture.Tap, list[capture.Messages]]:
-    seen: list[capture.Messages] = []
+def discover(model: nn.Module, batch: Any) -> tuple[capture.Tap, list[Messages]]:
+    seen: list[Messages] = []
 
-    def visit(messages: capture.Messages) -> None:
+    def visit(messages: Messages) -> None:
         seen.append(messages)
 
     with torch.no_grad(), capture.tap(model, visit, batches.edge_index_of(batch)) as state:
@@ -48,7 +49,7 @@ def run_masked(
         return batches.default_forward(model, batch)
 
 
-def zeros(state: capture.Tap, seen: list[capture.Messages]) -> list[Tensor]:
+def zeros(state: capture.Tap, seen: list[Messages]) -> list[Tensor]:
     """A zero baseline per site."""
     sizes = {m.site: m.value.shape[-1] if m.matrix is not None else m.flat().shape[1] for m in seen}
     return [torch.zeros(sizes[site]) for site in range(len(state.sites))]

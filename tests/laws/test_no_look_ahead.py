@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from graphmask import batches, capture
+from graphmask.messages import Messages
 
 from .cases import CASES, Case
 from .support import fitted, run
@@ -43,7 +44,7 @@ def called_after(model: nn.Module, batch: Any) -> list[set[str]]:
     sent: dict[int, int] = {}
     clock = iter(range(1_000_000))
 
-    def visit(messages: capture.Messages) -> None:
+    def visit(messages: Messages) -> None:
         sent[messages.site] = next(clock)
 
     def enter(name: str, *_: Any) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from graphmask.capture import Site
 from graphmask.explanation import Explanation
 from graphmask.report.page import Example, Table, render, write
+from graphmask.sites import Site
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]

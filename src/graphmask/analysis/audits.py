@@ -11,10 +11,11 @@ from torch import Tensor
 from graphmask import batches
 from graphmask.analysis.scoring import run_each, studied
 from graphmask.analysis.tables import table
-from graphmask.capture import Messages, tap
+from graphmask.capture import tap
 from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
 from graphmask.guest import freeze, guest
+from graphmask.messages import Messages
 from graphmask.method import Method
 
 if TYPE_CHECKING:

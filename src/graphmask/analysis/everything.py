@@ -13,9 +13,9 @@ from graphmask.analysis.inverses import inverses
 from graphmask.analysis.layers import attribution_by_layer, attribution_levels, layers_dropped
 from graphmask.analysis.leakage import FEWEST, baseline_leakage, mask_leakage
 from graphmask.analysis.paths import path_patterns
-from graphmask.capture import layers_of
 from graphmask.hetero import TYPE_NAMES
 from graphmask.method import Method
+from graphmask.sites import layers_of
 from graphmask.store import Store
 
 if TYPE_CHECKING:

@@ -21,10 +21,11 @@ from graphmask import batches
 from graphmask.analysis.scoring import studied
 from graphmask.analysis.side_by_side import Block, side_by_side
 from graphmask.analysis.tables import share_interval, table
-from graphmask.capture import Messages, tap
+from graphmask.capture import tap
 from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
+from graphmask.messages import Messages
 from graphmask.method import Method
 
 if TYPE_CHECKING:

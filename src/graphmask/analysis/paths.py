@@ -21,9 +21,9 @@ from torch import Tensor
 
 from graphmask.analysis.side_by_side import NO_TYPE, Block, Nodes, nodes_of, number_of_nodes, side_by_side
 from graphmask.analysis.tables import load_polars, share, table
-from graphmask.capture import layers_of
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation, Hop
+from graphmask.sites import layers_of
 
 if TYPE_CHECKING:
     import polars

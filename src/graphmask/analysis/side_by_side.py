@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmask.capture import Site, layers_of
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
+from graphmask.sites import Site, layers_of
 from graphmask.store import Store
 from graphmask.store.pieces import Piece, pieces
 

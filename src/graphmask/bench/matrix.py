@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from graphmask.bench.memory import peak_bytes
-from graphmask.capture import Messages
 from graphmask.gates import Gate, SiteSpec, build
+from graphmask.messages import Messages
 from graphmask.taps import MatrixCall
 
 GRAPHS, RELATIONS, CHANNELS, HIDDEN = 2, 4, 64, 32

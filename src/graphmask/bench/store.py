@@ -22,12 +22,12 @@ from graphmask import store
 from graphmask.analysis import edge_types, everything
 from graphmask.analysis.side_by_side import side_by_side
 from graphmask.bench import resident
-from graphmask.capture import Site
 from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.method import Method
 from graphmask.progress import steps
+from graphmask.sites import Site
 from graphmask.store import columns, files
 from graphmask.tasks import runner
 

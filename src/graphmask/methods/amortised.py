@@ -12,10 +12,10 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from graphmask import batches, gradients
-from graphmask.capture import Messages
 from graphmask.errors import GraphMaskError
 from graphmask.gates import SiteSpec
 from graphmask.guest import freeze, guest
+from graphmask.messages import Messages
 from graphmask.method import Method
 from graphmask.probe import Probe
 

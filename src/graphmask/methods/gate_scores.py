@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from graphmask import batches
 from graphmask.batches import Forward
-from graphmask.capture import Messages
 from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
 from graphmask.guest import freeze, guest
+from graphmask.messages import Messages
 from graphmask.method import Method
 from graphmask.trace import record
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from graphmask import batches, gradients
-from graphmask.capture import Messages, tap
+from graphmask.capture import tap
 from graphmask.case import Case, Choice
+from graphmask.messages import Messages
 from graphmask.methods.amortised import Amortised
 from graphmask.probe import Probe
 

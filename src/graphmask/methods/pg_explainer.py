@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from graphmask import gradients, masking
-from graphmask.capture import Messages
 from graphmask.case import Case, Choice
 from graphmask.gates import SiteSpec
+from graphmask.messages import Messages
 from graphmask.methods.amortised import Amortised
 from graphmask.probe import Probe
 from graphmask.trace import record

@@ -90,14 +90,20 @@ def require() -> None:
         raise GraphMaskError("Expected pyarrow and polars to be installed. Try: pip install graphmask[store]") from None
 
 
+def _own_json(path: Path, kind: str, what: str) -> dict[str, Any]:
+    """A JSON file of ours, of a version that is understood."""
+    regular(path)
+    found = storage.read_json(path)
+    if not isinstance(found, dict) or found.get("graphmask") != kind:
+        raise GraphMaskError(f"Expected {what} at {path}, found a foreign file.")
+    check_version(found.get("schema_version"), path)
+    return found
+
+
 def describe(folder: Path) -> dict[str, Any]:
     """What `store.json` says."""
     path = folder / DESCRIPTION
-    regular(path)
-    description = storage.read_json(path)
-    if not isinstance(description, dict) or description.get("graphmask") != "store":
-        raise GraphMaskError(f"Expected the description of a store at {path}, found a foreign file.")
-    check_version(description.get("schema_version"), path)
+    description = _own_json(path, "store", "the description of a store")
     with storage.understood(path, "store"):
         description["generation"] = _whole(description.get("generation", 0))
     return description
@@ -156,11 +162,7 @@ def listed(folder: Path) -> dict[str, list[Name]]:
 
 def _shard(folder: Path, name: Name) -> Shard:
     path = name.path(folder, "shard")
-    regular(path)
-    piece = storage.read_json(path)
-    if not isinstance(piece, dict) or piece.get("graphmask") != "shard":
-        raise GraphMaskError(f"Expected a piece of a store's manifest at {path}, found a foreign file.")
-    check_version(piece.get("schema_version"), path)
+    piece = _own_json(path, "shard", "a piece of a store's manifest")
     with storage.understood(path, "store"):
         rows, sums = {}, {}
         for kind in ("graphs", "edges"):

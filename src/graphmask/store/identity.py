@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 
 from graphmask import batches, storage
-from graphmask.capture import Site
 from graphmask.errors import GraphMaskError
 from graphmask.layout import Types
+from graphmask.sites import Site
 
 if TYPE_CHECKING:
     from graphmask.method import Method

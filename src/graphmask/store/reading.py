@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from graphmask import storage
-from graphmask.capture import Site
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation, build
 from graphmask.layout import Types
+from graphmask.sites import Site
 from graphmask.store import columns, files, order, safety
 from graphmask.store.columns import dtype_of
 from graphmask.store.files import Shard

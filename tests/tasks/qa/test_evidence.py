@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmask.capture import Site
 from graphmask.explanation import Explanation
+from graphmask.sites import Site
 from graphmask.tasks.qa import evidence
 from graphmask.tasks.qa.questions import SUBJECT
 

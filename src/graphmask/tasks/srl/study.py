@@ -14,11 +14,11 @@ from graphmask import analysis, methods
 from graphmask import explainer as explaining
 from graphmask.analysis.everything import Named
 from graphmask.analysis.tables import table
-from graphmask.capture import Messages
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
 from graphmask.guest import freeze, guest
 from graphmask.masking import run as run_masked
+from graphmask.messages import Messages
 from graphmask.tasks import fits as fitting
 from graphmask.tasks.srl import experiment, learning
 from graphmask.tasks.srl.examples import Vocabularies
