@@ -134,7 +134,7 @@ def test_what_a_shipped_explainer_raises_is_shown(monkeypatch: pytest.MonkeyPatc
     assert "in_channels" in line["error"]  # GINConv has none
 
     def broken(*_: object) -> shipped.Explain:
-        return lambda question: torch.full((20,), torch.nan)
+        return lambda *_: torch.full((20,), torch.nan)
 
     monkeypatch.setitem(shipped.METHODS, "pyg_gnn_explainer", broken)
     assert "NaN" in run._line("pyg_gnn_explainer", board(False), 1)["error"]
@@ -142,7 +142,7 @@ def test_what_a_shipped_explainer_raises_is_shown(monkeypatch: pytest.MonkeyPatc
     def spoils(_: sets.Board, model: torch.nn.Module) -> shipped.Explain:
         with torch.no_grad():
             model.out.bias[2] += 100
-        return lambda question: torch.rand(20)
+        return lambda *_: torch.rand(20)
 
     monkeypatch.setitem(shipped.METHODS, "pyg_gnn_explainer", spoils)
     assert "altered" in run._line("pyg_gnn_explainer", board(False), 1)["notes"][0]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from graphmask.bench.leaderboard.sets import Board, Question, together
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -76,30 +80,36 @@ class Fit:
     feasible: bool
 
 
-#: Predictions explained one at a time, for the clock alone.
-ALONE = 10
+#: Predictions explained one at a time, and runs of a batch, for the clock alone.
+ALONE, REPEATS = 10, 5
+
+
+def timed(job: Callable[[], T]) -> tuple[T, float]:
+    """What it returns, and its milliseconds of this thread: what other processes take of the machine does not count."""
+    started = time.thread_time()
+    found = job()
+    return found, 1000 * (time.thread_time() - started)
 
 
 def run(board: Board, seed: int, questions: Sequence[Question]) -> Fit:
     explainer = GraphMask(board.model, seed=seed)
-    started = time.perf_counter()
-    history = explainer.fit(board.fit, board.calibration, progress=False)
-    seconds = time.perf_counter() - started
+    history, fit_ms = timed(lambda: explainer.fit(board.fit, board.calibration, progress=False))
 
-    def answer(some: Sequence[Question]) -> tuple[list[Answer], list[Explanation], float]:
-        started = time.perf_counter()
-        if board.of_nodes:
-            found = [explainer.explain(some[0].graph, allow_infeasible=True)]
-            answers = answer_nodes(found[0], some)
-        else:
-            found = list(explainer.explain_all([together(some)], allow_infeasible=True))
-            answers = answer_graphs(found)
-        return answers, found, 1000 * (time.perf_counter() - started)
+    def explain(batch: Data) -> list[Explanation]:
+        return list(explainer.explain_all([batch], allow_infeasible=True))
 
-    answer(questions[:1])  # the first call of anything is slow
-    answers, found, ms = answer(questions)
-    alone = [answer([question])[2] for question in questions[:ALONE]]
+    whole = questions[0].graph if board.of_nodes else together(questions)
+    found = explain(whole)
+    in_batches = statistics.median(timed(lambda: explain(whole))[1] for _ in range(REPEATS))
+    alone = [timed(lambda graph=q.graph: explain(graph))[1] for q in questions[:ALONE]]  # type: ignore[misc]
+    answers = answer_nodes(found[0], questions) if board.of_nodes else answer_graphs(found)
     kept = torch.stack([e.kept.sum(1) for e in found]).sum(0)
     carried = torch.stack([e.carried.sum(1) for e in found]).sum(0)
-    retained = (kept / carried.clamp_min(1)).tolist()
-    return Fit(answers, ms / len(questions), statistics.median(alone), seconds, retained, history.feasible)
+    return Fit(
+        answers,
+        in_batches / len(questions),
+        statistics.median(alone),
+        fit_ms / 1000,
+        (kept / carried.clamp_min(1)).tolist(),
+        history.feasible,
+    )
