@@ -163,14 +163,25 @@ def _project(parts: list[_Projected]) -> list[Rows]:
         groups.setdefault(part.place, []).append(part)
     rows = []
     for group in groups.values():
-        weight = torch.cat([part.weight for part in group])
-        zero = weight.new_zeros(len(group[0].weight))
-        bias = torch.cat([zero if part.bias is None else part.bias for part in group])
+        weight, bias = group[0].weight, group[0].bias
+        if len(group) > 1:
+            weight = torch.cat([part.weight for part in group])
+            zero = weight.new_zeros(len(group[0].weight))
+            bias = torch.cat([zero if part.bias is None else part.bias for part in group])
         table = F.linear(group[0].nodes, weight, bias).view(len(group[0].nodes) * len(group), -1)
         for place, part in enumerate(group):
             scale = None if part.scale is None else part.scale.detach()
             rows.append(Rows(table, part.index, scale, len(group), place))
     return rows
+
+
+@dataclass
+class _Folded:
+    """Projections with the standardisation of their inputs and LayerNorm's mean in them, and their constants' sum."""
+
+    weights: dict[str, Tensor]
+    bias: Tensor
+    tables: dict[str, Tensor]
 
 
 class EdgeGate(Gate):
@@ -203,6 +214,7 @@ class EdgeGate(Gate):
             self.register_buffer(f"mean:{key}", torch.zeros(size))
             self.register_buffer(f"scale:{key}", torch.ones(size))
         self.register_buffer("turn", torch.zeros((), dtype=torch.long))  # which edges are trained next
+        self._folded: tuple[Any, _Folded] | None = None
 
     def _inputs(self, messages: Messages) -> dict[str, Tensor]:
         """Everything a gate sees, by name, each [N, d] or [E', d]."""
@@ -240,10 +252,24 @@ class EdgeGate(Gate):
             # A feature that never varies says nothing: leave it out rather than blow up its rounding errors.
             self.get_buffer(f"scale:{key}").copy_(torch.where(found.deviation > 1e-5, 1 / found.deviation, 0.0))
 
-    def _project(self, key: str) -> tuple[Tensor, Tensor]:
-        """W' and b' with W' x + b' = W ((x - mean) * scale), less LayerNorm's mean."""
-        weight = centred(self.weights[key]) * self.get_buffer(f"scale:{key}")
-        return weight, -(weight @ self.get_buffer(f"mean:{key}"))
+    def _fold(self) -> _Folded:
+        """With gradients anew each time; explaining many small graphs, once."""
+        if torch.is_grad_enabled():
+            return self._folds()
+        modules = (self, self.weights, self.tables)
+        values = [value for module in modules for value in (*module._parameters.values(), *module._buffers.values())]
+        state = [(value.data_ptr(), value._version) for value in values if value is not None]
+        if self._folded is None or self._folded[0] != state:
+            self._folded = state, self._folds()
+        return self._folded[1]
+
+    def _folds(self) -> _Folded:
+        weights, bias = {}, centred(self.bias)
+        for key in self.sizes:
+            # W' and b' with W' x + b' = W ((x - mean) * scale), less LayerNorm's mean
+            weights[key] = centred(self.weights[key]) * self.get_buffer(f"scale:{key}")
+            bias = bias - weights[key] @ self.get_buffer(f"mean:{key}")
+        return _Folded(weights, bias, {key: table - table.mean(1, keepdim=True) for key, table in self.tables.items()})
 
     def next_rows(self, messages: Messages) -> slice:
         # Every gate gets its value; the gradient is taken from evenly spread edges, others each time: a single step
@@ -260,14 +286,10 @@ class EdgeGate(Gate):
 
     def _parts(self, messages: Messages) -> tuple[list[Rows], list[Columns]]:
         """W_1 [...] as a sum: rows looked up in projected tables, and projected columns."""
-        inputs = self._inputs(messages)
-        bias = centred(self.bias)
-        if "piece" in self.tables:
-            bias = bias + centred(self.tables["piece"][messages.piece])
-        weights = {}
-        for key in self.sizes:
-            weights[key], constant = self._project(key)
-            bias = bias + constant
+        inputs, folded = self._inputs(messages), self._fold()
+        weights, bias = dict(folded.weights), folded.bias
+        if "piece" in folded.tables:
+            bias = bias + folded.tables["piece"][messages.piece]
         nodes: list[_Projected] = []
         for key, index in (("source", messages.source), ("target", messages.target)):
             if key in weights:
@@ -290,12 +312,12 @@ class EdgeGate(Gate):
         if not alone:
             nodes[0].bias = bias
         rows = _project(nodes)
-        for key, table in self.tables.items():
+        for key, table in folded.tables.items():
             if key != "piece":
                 name = key.removeprefix("category:")
                 if name not in messages.categories:
                     raise GraphMaskError(f"Expected {name} at this site as when it was fitted, got none.")
-                rows.append(Rows(table - table.mean(1, keepdim=True), messages.categories[name] % len(table)))
+                rows.append(Rows(table, messages.categories[name] % len(table)))
         if alone:
             rows.append(Rows(bias[None], torch.zeros_like(messages.source)))
         return rows, columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +39,7 @@ def guest(model: nn.Module) -> Iterator[None]:
 
 _MUTABLE = (dict, list, set, tuple, Tensor)  # a tuple may hold what can change
 _PLAIN = frozenset({type(None), bool, int, float, str})
+_DICTS = frozenset({dict, OrderedDict})
 
 
 def _remember(stack: list[Any]) -> list[tuple[Any, Any]]:
@@ -53,15 +55,20 @@ def _remember(stack: list[Any]) -> list[tuple[Any, Any]]:
             continue
         content = dict(value) if isinstance(value, dict) else list(value)
         found[id(value)] = value, content
-        if content:
-            inner = content.values() if isinstance(content, dict) else content
-            stack += [v for v in inner if type(v) not in _PLAIN and isinstance(v, _MUTABLE)]
+        for inner in content.values() if isinstance(content, dict) else content:
+            kind = type(inner)
+            if kind in _PLAIN:
+                continue
+            if kind in _DICTS and not inner:  # most are: every module has a dozen kinds of hooks
+                found[id(inner)] = inner, {}
+            elif isinstance(inner, _MUTABLE):
+                stack.append(inner)
     return list(found.values())
 
 
 def _restore(value: Any, content: Any) -> None:
     if isinstance(value, dict):
-        if not value and not content:  # most are: every module has a dozen kinds of hooks
+        if not value and not content:
             return
         for key in [key for key in value if key not in content]:
             del value[key]

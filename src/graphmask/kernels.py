@@ -226,7 +226,9 @@ def head(
     table = lookup.tables[0] if len(lookup.tables) == 1 else torch.cat(lookup.tables)
     values = [value.detach() for value, _ in columns]
     parameters = [table, gamma, beta, out, *(weight for _, weight in columns)]
-    return _Head.apply(trained if torch.is_grad_enabled() else None, lookup, values, *parameters)
+    if not torch.is_grad_enabled():
+        return _Head.forward(None, None, lookup, values, *parameters)
+    return _Head.apply(trained, lookup, values, *parameters)
 
 
 def centred(weight: Tensor) -> Tensor:

@@ -41,8 +41,8 @@ class Preset:
     schedule: Schedule = field(default_factory=lambda: Schedule(epochs=14, learning_rate=1.5e-3))
     #: One question in seven is all but undecided between two candidates: its answer changes for next to nothing.
     recipe: Recipe = field(default_factory=lambda: Recipe(margin=1.0, flips=4.0))
-    tolerance: float = 0.0165
-    gate_epochs: int = 6
+    tolerance: float = 0.03
+    gate_epochs: int = 12
     gate_size: int = 32  #: questions per batch while gates are trained
     hidden: int = 64  #: of the gates
     calibrate: int = 800  #: development questions on which thresholds are chosen
@@ -53,7 +53,7 @@ PRESETS = {
     "small": Preset(),
     # De Cao et al.'s sizes.
     "paper": Preset(
-        Sizes(query=256, hidden=512, first=1024, scorer=(256, 128), dropout=0.2, message_dropout=0.0),
+        Sizes(query=256, hidden=512, first=1024, scorer=(256, 128), dropout=0.2),
         Schedule(epochs=20, learning_rate=1e-4),
     ),
 }
