@@ -22,7 +22,7 @@ def guest(model: nn.Module) -> Iterator[None]:
     """
     remembered = _remember([vars(module) for module in model.modules()])
     parameters = [(p, p.requires_grad, p.grad) for p in model.parameters()]
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    devices = sorted({p.device.index or 0 for p, _, _ in parameters if p.is_cuda})
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - the model's own randomness
     try:
         with torch.random.fork_rng(devices=devices):
@@ -86,7 +86,8 @@ def _restore(value: Any, content: Any) -> None:
 def freeze(model: nn.Module, *, training: bool) -> None:
     """Parameters fixed; ``training`` keeps dropout on, statistics that layers track stay frozen either way."""
     model.requires_grad_(False)
-    model.train(training)
+    if training or any(module.training for module in model.modules()):
+        model.train(training)
     if training:
         for module in model.modules():
             if getattr(module, "running_mean", None) is not None:

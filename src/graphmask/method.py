@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
@@ -248,32 +248,39 @@ class Method(ABC):
         local = split.within(trace.edge_index)
         nodes = _nodes_per_graph(case)
         baselines = [baseline.detach().clone() for baseline in choice.baselines]
-        edges, rows = _groups(split.edge_graph, split.count), _groups(split.row_graph, split.count)
+        everywhere = None if any(b.dim() > 1 for b in baselines) else tuple(baselines)
+        edges, rows = _divider(split.edge_graph, split.count), _divider(split.row_graph, split.count)
+        parts = zip(
+            *(edges(value, 1) for value in (local, choice.kept, choice.scores, trace.carried)),
+            *(rows(value, 0) for value in (trace.output, masked)),
+            [None] * split.count if edge_type is None else edges(edge_type, 0),
+            *(value.tolist() for value in (divergence, flips, reopened)),
+            nodes,
+            info,
+            strict=True,
+        )
         result = []
-        for graph, (d, f, n, r) in enumerate(
-            zip(divergence.tolist(), flips.tolist(), nodes, reopened.tolist(), strict=True)
-        ):
-            e, o = edges[graph], rows[graph]
+        for graph, (index, kept, scores, carried, first, second, kinds, d, f, again, count, notes_) in enumerate(parts):
             result.append(
                 build(
-                    edge_index=local[:, e],
-                    kept=choice.kept[:, e],
-                    scores=choice.scores[:, e],
-                    carried=trace.carried[:, e],
-                    original=trace.output[o],
-                    masked=masked[o],
+                    edge_index=index,
+                    kept=kept,
+                    scores=scores,
+                    carried=carried,
+                    original=first,
+                    masked=second,
                     divergence=d,
                     flips=f,
                     tolerance=self.tolerance,
                     structure=trace.sites,
-                    baselines=tuple(b[graph] if b.dim() > 1 else b for b in baselines),
-                    num_nodes=n,
-                    edge_type=None if edge_type is None else edge_type[e],
-                    reopened=r,
+                    baselines=everywhere or tuple(b[graph] if b.dim() > 1 else b for b in baselines),
+                    num_nodes=count,
+                    edge_type=kinds,
+                    reopened=again,
                     method=self.name,
                     index=case.forward.rows if isinstance(case.forward, RowsOnly) else None,
                     precision=self.precision,
-                    info=info[graph],
+                    info=notes_,
                 )
             )
         return result
@@ -301,15 +308,15 @@ def _ask_about(case: Case, rows: tuple[int, ...], where: str) -> None:
     trace.carried = field
 
 
-def _groups(owner: Tensor, count: int) -> list[Any]:
-    """For each owner its positions: a slice where they are contiguous, which costs no copy."""
+def _divider(owner: Tensor, count: int) -> Callable[[Tensor, int], Sequence[Tensor]]:
+    """Divides a tensor along a dimension among its owners; without a copy where those of each lie together."""
     if count == 1:
-        return [slice(None)]
-    sizes = torch.bincount(owner, minlength=count)
-    ends = sizes.cumsum(0)
+        return lambda value, dim: (value,)
+    sizes = torch.bincount(owner, minlength=count).tolist()
     if bool((owner[1:] >= owner[:-1]).all()):
-        return [slice(end - size, end) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
-    return list(owner.argsort(stable=True).split(sizes.tolist()))
+        return lambda value, dim: value.split(sizes, dim)
+    order = owner.argsort(stable=True)
+    return lambda value, dim: value.index_select(dim, order).split(sizes, dim)
 
 
 def _nodes_per_graph(case: Case) -> list[int]:

@@ -40,7 +40,7 @@ class Sizes:
     scorer: tuple[int, int] = (64, 32)
     layers: int = 3
     dropout: float = 0.3
-    message_dropout: float = 0.0  #: of whole messages: a model that has learnt to do without some misses no single layer
+    message_dropout: float = 0.0  #: of whole messages: a model that learns to do without some misses no single layer
 
 
 class EntityGCN(nn.Module):
