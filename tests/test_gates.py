@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphmask import GraphMaskError, gates, kernels
+from graphmask import GraphMask, GraphMaskError, gates, kernels
 from graphmask.gates import BilinearGate, EdgeGate, SiteSpec, build, clamp
 from graphmask.messages import Messages
 from graphmask.taps import MatrixCall
+from graphmask.training import Recipe
 from reference import gates as literal
+from reference import toy
 
 HIDDEN = 6
 
@@ -420,3 +422,26 @@ def test_bilinear_memory_law(sparse: bool, train: bool) -> None:
     per_entry = entries * size if sparse else batch * relations * count * count
     assert largest.numel <= 2 * (per_entry + nodes)
     assert largest.numel < batch * relations * count * count * size
+
+
+def test_gates_that_are_trained_see_every_step_and_fixed_ones_fold_once() -> None:
+    """Fused optimisers change parameters without a trace in their versions."""
+    explainer = GraphMask(toy.Toy(), seed=0, recipe=Recipe(steps=1))
+    explainer.fit(toy.loader(1, 4), progress=False)
+    probe, batch = explainer.probe, toy.loader(1, 4)[0]
+    assert probe is not None
+    scores = [e.scores for e in explainer.explain_all([batch], allow_infeasible=True)]
+    gate = probe.gate(0)
+    folded = gate._folded
+    list(explainer.explain_all([batch], allow_infeasible=True))
+    assert gate._folded is folded is not None
+    with torch.no_grad():
+        gate.bias[0] += 1  # whoever changes a fixed gate in the open is noticed
+    changed = [e.scores for e in explainer.explain_all([batch], allow_infeasible=True)]
+    assert not any(torch.allclose(a, b) for a, b in zip(scores, changed, strict=True))
+    probe.train()
+    optimiser = torch.optim.Adam([gate.bias], lr=0.5, fused=True)
+    gate.bias.grad = torch.eye(len(gate.bias))[0]
+    optimiser.step()
+    stepped = [e.scores for e in explainer.explain_all([batch], allow_infeasible=True)]
+    assert not any(torch.allclose(a, b) for a, b in zip(changed, stepped, strict=True))

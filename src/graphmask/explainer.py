@@ -155,7 +155,7 @@ class GraphMask(Method):
 
                 with gradients.needed():
                     history = run(training, loader, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
-        self.probe, self.history, self.sites = training.probe, history, training.probe.sites
+        self.probe, self.history, self.sites = training.probe.eval(), history, training.probe.sites
         self.types = training.probe.types
         return history
 
@@ -314,7 +314,7 @@ def _load(
     probe = Probe(sites, specs, explainer.hidden, explainer.seed)
     probe.load_state_dict(tensors)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    explainer.probe, explainer.sites = probe.to(device), sites
+    explainer.probe, explainer.sites = probe.to(device).eval(), sites
     explainer.types = probe.types = Types.from_json(description.get("types"))
     explainer.history = checkpoint.history_from_json(description["history"])
     return explainer

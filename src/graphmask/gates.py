@@ -253,8 +253,8 @@ class EdgeGate(Gate):
             self.get_buffer(f"scale:{key}").copy_(torch.where(found.deviation > 1e-5, 1 / found.deviation, 0.0))
 
     def _fold(self) -> _Folded:
-        """With gradients anew each time; explaining many small graphs, once."""
-        if torch.is_grad_enabled():
+        """Anew each time while gates are trained (fused optimisers leave no trace in versions); once afterwards."""
+        if self.training or torch.is_grad_enabled():
             return self._folds()
         modules = (self, self.weights, self.tables)
         values = [value for module in modules for value in (*module._parameters.values(), *module._buffers.values())]
