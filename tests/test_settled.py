@@ -51,3 +51,49 @@ def test_a_margin_is_not_bought_with_all_sparsity(
     assert found == pytest.approx(taken)
     assert fit.history.feasible
     assert fit.history.verdict == (settled if taken is SETTLED else Verdict(0.0, 0.0, (0.0, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("retained", "undecided"),
+    [((0.0, 1.0), True), ((1.0, 1.0), True), ((0.0, 0.0), False), ((0.0, 0.9), False), ((0.005, 0.995), True)],
+)
+def test_a_state_that_chooses_nothing_is_undecided(retained: tuple[float, ...], undecided: bool) -> None:
+    assert Verdict(0.0, 0.0, retained).undecided == undecided
+
+
+def aiming(best: Verdict, tightness: float) -> Training:
+    """A fit at tolerance .03, between the thaw and settling, whose baselines have moved from 0 to 1."""
+    fit = object.__new__(Training)
+    fit.recipe, fit.tolerance, fit.steps, fit.step = Recipe(), 0.03, 100, 60
+    fit.probe = SimpleNamespace(baselines=[torch.nn.Parameter(torch.ones(2))])
+    fit.starts, fit.bare, fit.tightness = [torch.zeros(2)], False, tightness
+    fit.best = {}, [0.0, 0.0], best
+    return fit
+
+
+FAR = Verdict(1.0, 0.0, (0.0, 0.4))
+
+
+def test_without_any_choice_at_a_low_aim_baselines_go_back_and_stay() -> None:
+    fit = aiming(Verdict(0.0, 0.0, (0.0, 1.0)), 1.0)
+    fit.thaw()
+    assert fit.probe.baselines[0].requires_grad
+    aims = []
+    for _ in range(4):
+        fit.tighten(FAR)
+        aims.append(fit.tightness)
+    assert aims == [0.5, 0.25, 0.5, 0.25]  # an eighth would be hopeless: begin again
+    assert fit.bare
+    assert torch.equal(fit.probe.baselines[0], torch.zeros(2))
+    fit.thaw()
+    assert not fit.probe.baselines[0].requires_grad
+    fit.step = 90  # settling
+    fit.thaw()
+    assert fit.probe.baselines[0].requires_grad
+
+
+def test_a_fit_that_has_found_a_choice_keeps_its_baselines_at_any_aim() -> None:
+    fit = aiming(Verdict(0.0, 0.0, (0.0, 0.8)), 0.25)
+    fit.tighten(FAR)
+    assert (fit.tightness, fit.bare) == (0.125, False)
+    assert torch.equal(fit.probe.baselines[0], torch.ones(2))

@@ -25,6 +25,8 @@ STEP = 0.25
 SLACK = 0.02
 #: Keeps every edge.
 KEEP_ALL = -LIMIT - 1
+#: Keeping this share, nothing is chosen.
+NEARLY_ALL = 0.99
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,18 @@ class Verdict:
     def sparsity(self) -> float:
         """The objective: share of open gates, mean over sites."""
         return sum(self.retained) / len(self.retained)
+
+    @property
+    def all_open(self) -> bool:
+        """It explains nothing."""
+        return self.sparsity >= NEARLY_ALL
+
+    @property
+    def undecided(self) -> bool:
+        """No site chooses among its edges: each keeps all or none of them, and some do keep all."""
+        return max(self.retained) >= NEARLY_ALL and not any(
+            1 - NEARLY_ALL < share < NEARLY_ALL for share in self.retained
+        )
 
     def within(self, tolerance: float, flips: float = 1.0) -> bool:
         """Feasible: on average as close as asked, and no more predictions changed than ``flips`` times that."""

@@ -66,6 +66,7 @@ def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None
         "judged": training.judged,
         "stale": training.stale,
         "tightness": training.tightness,
+        "bare": training.bare,
         "constraint": training.constraint.state(),
         "thresholds": training.thresholds,
         "best": best,
@@ -101,7 +102,7 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
     training.epoch = description["epoch"]
     training.judged = description["judged"]
     training.stale = description["stale"]
-    training.tightness = description["tightness"]
+    training.tightness, training.bare = description["tightness"], description["bare"]
     training.constraint.load_state(description["constraint"])
     training.thresholds = description["thresholds"]
     training.history = history_from_json(description["history"])

@@ -69,8 +69,8 @@ PAPER = Recipe(
 RECIPES = {"concave": Recipe(), "paper": PAPER}
 
 
-#: Keeping this share, a state explains nothing.
-ALL_OPEN = 0.99
+#: Aiming this low without any choice found, soft gates have a way around hard ones.
+HOPELESS = 0.2
 #: A margin that keeps this much more (its inverse) is not worth it.
 COSTLY = 0.5
 #: A verdict costs two runs over the validation data: short epochs share one.
@@ -137,6 +137,8 @@ class Training:
         self.best: tuple[dict[str, Tensor], list[float], Verdict] | None = None
         self.stale = 0  # verdicts since the best was found
         self.tightness = 1.0  # share of the target aimed at, where hard gates ask for less than soft ones
+        self.starts = [baseline.detach().clone() for baseline in probe.baselines]
+        self.bare = False  # baselines are back at their start, and learn no more until gates are settled
 
     # One step ----------------------------------------------------------------------------------------------
 
@@ -192,7 +194,8 @@ class Training:
 
     def thaw(self) -> None:
         """Baselines stay where they start for a while."""
-        free = self.settling or self.step >= self.recipe.frozen_baselines * self.steps
+        late = self.step >= self.recipe.frozen_baselines * self.steps
+        free = self.settling or (late and not self.bare)
         for baseline in self.probe.baselines:
             baseline.requires_grad_(free)
 
@@ -264,13 +267,19 @@ class Training:
         """Hard gates are too far off, and no threshold near theirs helps: aim lower."""
         excess = max(verdict.divergence, verdict.flips / self.recipe.flips) / (self.recipe.margin * self.tolerance)
         self.tightness *= min(max(1 / max(excess, 1e-6), 0.5), 0.9)
+        if self.tightness < HOPELESS and not self.bare and (self.best is None or self.best[2].undecided):
+            # Baselines that have learnt make up for half-open gates at any aim: begin again without.
+            self.bare, self.tightness = True, 0.5
+            with torch.no_grad():
+                for baseline, start in zip(self.probe.baselines, self.starts, strict=True):
+                    baseline.copy_(start)
 
     def calibrate(self, validation: Validation) -> list[float]:
         """Thresholds with a margin; where that leaves nothing to drop, with half of it, then with none."""
         for share in (self.recipe.margin, (1 + self.recipe.margin) / 2, 1.0):
             budget = share * self.tolerance
             thresholds = calibrate(validation, len(self.probe.sites), budget, self.recipe.flips)
-            if validation.verdict(thresholds).sparsity < ALL_OPEN:
+            if not validation.verdict(thresholds).all_open:
                 break
         return thresholds
 
@@ -281,7 +290,7 @@ class Training:
 
     def rank(self, verdict: Verdict) -> tuple[int, float]:
         """Lower is better: first states that drop something, with a margin if possible, then the sparser."""
-        if verdict.sparsity >= ALL_OPEN:
+        if verdict.all_open:
             return 2, verdict.sparsity
         return int(not self.within(verdict, self.recipe.margin * self.tolerance)), verdict.sparsity
 
@@ -299,7 +308,7 @@ class Training:
             if self.best is None or verdict.sparsity < 0.99 * self.best[2].sparsity:
                 self.stale = 0
             self.best = copy.deepcopy(self.probe.state_dict()), thresholds, verdict
-        if self.best is None or self.best[2].sparsity >= ALL_OPEN:
+        if self.best is None or self.best[2].undecided:
             self.stale = 0  # nothing has been found yet that could be given up for
         return feasible
 
