@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,7 @@ from graphmask.gates import SiteSpec
 from graphmask.guest import freeze, guest
 from graphmask.layout import Types
 from graphmask.messages import Messages
-from graphmask.method import Method
+from graphmask.method import Method, check_tolerance
 from graphmask.probe import Probe
 from graphmask.progress import Progress
 from graphmask.sites import Site
@@ -158,6 +159,37 @@ class GraphMask(Method):
         self.probe, self.history, self.sites = training.probe.eval(), history, training.probe.sites
         self.types = training.probe.types
         return history
+
+    def calibrate(self, validation: Iterable[Any], *, tolerance: float | None = None) -> History:
+        """Choose thresholds anew, on other data or for another tolerance; gates and baselines stay as they were fitted.
+
+        Seconds where fitting takes minutes: what would be kept at half the tolerance? If no thresholds are within it,
+        nothing changes.
+
+        Args:
+            validation: batches that can be iterated again and again.
+            tolerance: the divergence that still counts as the same prediction; by default, as when fitted.
+        """
+        if self.probe is None or self.history is None:
+            raise GraphMaskError("Expected a fitted GraphMask. Call fit(loader) first, or load(path, model).")
+        tolerance = check_tolerance(self.tolerance if tolerance is None else tolerance)
+        with guest(self.model), torch.no_grad():
+            batches.scan(validation, "the validation loader")
+            freeze(self.model, training=False)
+            probe = copy.deepcopy(self.probe)
+            for site in range(len(probe.sites)):
+                probe.gate(site).shift.zero_()
+            forward = batches.in_precision(self.forward, self.precision)
+            training = Training(probe, self.model, forward, self.divergence, tolerance, self.recipe, self.seed, 1)
+            training.history = copy.copy(self.history)
+            training.finish(_Repeatable(validation, self.seed))
+        if not training.history.feasible:
+            raise GraphMaskError(
+                f"Expected thresholds within tolerance {tolerance:.3g} on the validation data, found none. "
+                "Raise the tolerance, or fit again."
+            )
+        self.probe, self.history, self.tolerance = probe, training.history, tolerance
+        return self.history
 
     def _start(
         self, loader: Iterable[Any], epochs: int | None, count: int, team: Team = ALONE, accumulate: int = 1

@@ -59,12 +59,10 @@ class Method(ABC):
         if not isinstance(model, nn.Module):
             raise GraphMaskError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
         check_model(model)
-        if not isinstance(tolerance, (int, float)) or not 0 < tolerance < float("inf"):
-            raise GraphMaskError(f"Expected a finite tolerance above 0, got {tolerance!r}.")
         self.model = model
         self.forward = forward or batches.default_forward
         self.divergence = Divergence(divergence)
-        self.tolerance = float(tolerance)
+        self.tolerance = check_tolerance(tolerance)
         self.seed = seed
         self.sites: tuple[Site, ...] | None = None
         self.types: Types | None = None  #: node and edge types of heterogeneous data, known with the sites
@@ -284,6 +282,12 @@ class Method(ABC):
                 )
             )
         return result
+
+
+def check_tolerance(tolerance: float) -> float:
+    if not isinstance(tolerance, (int, float)) or not 0 < tolerance < float("inf"):
+        raise GraphMaskError(f"Expected a finite tolerance above 0, got {tolerance!r}.")
+    return float(tolerance)
 
 
 def _ask_about(case: Case, rows: tuple[int, ...], where: str) -> None:

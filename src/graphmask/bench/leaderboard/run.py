@@ -23,7 +23,7 @@ INSTANCES = {
     "graphmask": 60,
     "pyg_gnn_explainer": 10,
     "pyg_pg_explainer": 60,
-    "pyg_graphmask_explainer": 3,
+    "pyg_graphmask_explainer": 1,
     "pyg_captum_explainer": 15,
     "random": 60,
 }
