@@ -92,8 +92,14 @@ def test_without_any_choice_at_a_low_aim_baselines_go_back_and_stay() -> None:
     assert fit.probe.baselines[0].requires_grad
 
 
-def test_a_fit_that_has_found_a_choice_keeps_its_baselines_at_any_aim() -> None:
-    fit = aiming(Verdict(0.0, 0.0, (0.0, 0.8)), 0.25)
-    fit.tighten(FAR)
+@pytest.mark.parametrize(
+    ("best", "at_gap"),
+    [(Verdict(0.0, 0.0, (0.0, 0.8)), FAR), (Verdict(0.0, 0.0, (0.0, 1.0)), Verdict(0.14, 0.0, (0.0, 0.4)))],
+)
+def test_a_fit_that_has_found_a_choice_or_is_near_one_keeps_its_baselines_at_any_aim(
+    best: Verdict, at_gap: Verdict
+) -> None:
+    fit = aiming(best, 0.25)
+    fit.tighten(at_gap)
     assert (fit.tightness, fit.bare) == (0.125, False)
     assert torch.equal(fit.probe.baselines[0], torch.ones(2))

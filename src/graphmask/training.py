@@ -71,6 +71,8 @@ RECIPES = {"concave": Recipe(), "paper": PAPER}
 
 #: Aiming this low without any choice found, soft gates have a way around hard ones.
 HOPELESS = 0.2
+#: Times the divergence aimed at: nearer than that, hard gates and baselines still come to terms.
+FAR_OFF = 10
 #: A margin that keeps this much more (its inverse) is not worth it.
 COSTLY = 0.5
 #: A verdict costs two runs over the validation data: short epochs share one.
@@ -267,7 +269,8 @@ class Training:
         """Hard gates are too far off, and no threshold near theirs helps: aim lower."""
         excess = max(verdict.divergence, verdict.flips / self.recipe.flips) / (self.recipe.margin * self.tolerance)
         self.tightness *= min(max(1 / max(excess, 1e-6), 0.5), 0.9)
-        if self.tightness < HOPELESS and not self.bare and (self.best is None or self.best[2].undecided):
+        nothing = self.best is None or self.best[2].undecided
+        if nothing and excess > FAR_OFF and self.tightness < HOPELESS and not self.bare:
             # Baselines that have learnt make up for half-open gates at any aim: begin again without.
             self.bare, self.tightness = True, 0.5
             with torch.no_grad():
