@@ -143,3 +143,10 @@ def test_fits_must_be_of_the_same_graphs() -> None:
         analysis.consensus([one, one])  # type: ignore[list-item]
     with pytest.raises(GraphMaskError, match="Expected explanations of one model"):
         analysis.stability([[one], [explanation_of([(0, 1)], [[0], [0]])]])
+
+
+def test_one_category_for_all_is_full_agreement_whatever_the_rounding() -> None:
+    for subjects in range(1, 3000, 7):
+        counts = torch.tensor([[5, 0]]).expand(subjects, 2)
+        assert analysis.fleiss_kappa(counts) == 1.0
+        assert analysis.fleiss_kappa(counts, torch.rand(subjects) + 0.1) == 1.0
