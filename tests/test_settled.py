@@ -11,11 +11,11 @@ from graphmask import hard_concrete, training
 from graphmask.calibration import KEEP_ALL, Verdict
 from graphmask.training import History, Recipe, Training
 
-SETTLED, OPEN = [0.5, -0.5], [0.5, KEEP_ALL]
+SETTLED, OPEN, BEST = [0.5, -0.5], [0.5, KEEP_ALL], [0.25, -0.25]
 
 
 def finish(
-    monkeypatch: pytest.MonkeyPatch, settled: Verdict, calibrated: Verdict, clear: float
+    monkeypatch: pytest.MonkeyPatch, settled: Verdict, calibrated: Verdict, clear: float, best: Verdict | None = None
 ) -> tuple[list[float], Training]:
     """The end of a fit at tolerance .03 whose calibration came to OPEN; the thresholds that were taken."""
     verdicts = {tuple(SETTLED): settled, tuple(OPEN): calibrated}
@@ -26,9 +26,12 @@ def finish(
     monkeypatch.setattr(training, "calibrate", lambda *_: OPEN)
     gates = [SimpleNamespace(shift=torch.zeros(())) for _ in range(2)]
     fit = object.__new__(Training)
-    fit.probe = SimpleNamespace(forget=lambda: None, sites=(0, 1), gate=lambda site: gates[site])
+    fit.probe = SimpleNamespace(
+        forget=lambda: None, sites=(0, 1), gate=lambda site: gates[site], load_state_dict=lambda state: None
+    )
     fit.model = fit.forward = fit.divergence = fit.team = None
-    fit.recipe, fit.tolerance, fit.best, fit.history = Recipe(), 0.03, None, History()
+    fit.recipe, fit.tolerance, fit.history = Recipe(), 0.03, History()
+    fit.best = None if best is None else ({}, BEST, best)
     fit.thresholds = SETTLED
     fit.finish([])
     return [float(gate.shift) + hard_concrete.EVEN for gate in gates], fit
@@ -103,3 +106,17 @@ def test_a_fit_that_has_found_a_choice_or_is_near_one_keeps_its_baselines_at_any
     fit.tighten(at_gap)
     assert (fit.tightness, fit.bare) == (0.125, False)
     assert torch.equal(fit.probe.baselines[0], torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("best", "taken"),
+    [
+        (Verdict(0.01, 0.01, (0.0, 0.9)), SETTLED),  # within the margin, at more than twice the price
+        (Verdict(0.01, 0.01, (0.0, 0.3)), BEST),  # within the margin, and not much denser
+    ],
+)
+def test_nor_with_a_state_on_the_way(best: Verdict, taken: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    settled = Verdict(0.012, 0.03, (0.0, 0.2))  # three predictions in a hundred change, all but undecided
+    found, fit = finish(monkeypatch, settled, Verdict(0.0, 0.0, (0.0, 1.0)), 0.01, best)
+    assert found == pytest.approx(taken)
+    assert fit.history.feasible

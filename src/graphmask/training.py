@@ -323,7 +323,7 @@ class Training:
     def finish(self, loader: Iterable[Any]) -> None:
         """Calibrate the last state, prefer the best so far if it is sparser, and shift the gates accordingly."""
         self.probe.forget()
-        accepted = False
+        taken = False
         if self.recipe.calibrated:
             validation = self.look_at(loader)
             thresholds = self.calibrate(validation)
@@ -331,17 +331,22 @@ class Training:
             if self.thresholds is not None:
                 # Half of the tolerance is a margin, not an end: gates that settled within all of it are not thrown
                 # open because nothing between them and (nearly) everything is within half.
-                settled = validation.verdict(self.thresholds)
-                if settled.sparsity < COSTLY * verdict.sparsity and self.close(validation, self.thresholds):
-                    thresholds, verdict, accepted = self.thresholds, settled, True
+                settled, best = validation.verdict(self.thresholds), verdict if self.best is None else self.best[2]
+                costly = settled.sparsity < COSTLY * min(verdict.sparsity, best.sparsity)
+                if costly and self.close(validation, self.thresholds):
+                    thresholds, verdict, taken = self.thresholds, settled, True
         else:
             thresholds, verdict = self.validate(loader)
         # A hair's breadth of sparsity does not make up for baselines that have not settled.
-        accepted |= self.within(verdict, self.tolerance)
-        if self.best is not None and not (
-            accepted
-            and self.rank(verdict)[0] <= self.rank(self.best[2])[0]
-            and verdict.sparsity <= (1 + SLACK) * self.best[2].sparsity
+        accepted = taken or self.within(verdict, self.tolerance)
+        if (
+            self.best is not None
+            and not taken
+            and not (
+                accepted
+                and self.rank(verdict)[0] <= self.rank(self.best[2])[0]
+                and verdict.sparsity <= (1 + SLACK) * self.best[2].sparsity
+            )
         ):
             state, thresholds, verdict = self.best
             self.probe.load_state_dict(state)
