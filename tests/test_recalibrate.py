@@ -24,7 +24,8 @@ def retained(explainer: GraphMask) -> float:
 def test_the_same_tolerance_changes_nothing_and_a_wider_one_keeps_no_more(fitted: GraphMask) -> None:
     explainer, loader = copy.deepcopy(fitted), toy.loader(6, 16)
     before = retained(explainer)
-    parameters = copy.deepcopy(dict(explainer.probe.named_parameters()))  # type: ignore[union-attr]
+    assert explainer.probe is not None
+    parameters = copy.deepcopy(dict(explainer.probe.named_parameters()))
     shares = []
     for tolerance in (0.02, 0.2, 3.0):
         history = explainer.calibrate(loader, tolerance=tolerance)
@@ -35,7 +36,7 @@ def test_the_same_tolerance_changes_nothing_and_a_wider_one_keeps_no_more(fitted
     assert shares[0] == pytest.approx(before, abs=0.02)
     assert shares[0] >= shares[1] >= shares[2]
     assert shares[2] < shares[0]
-    for name, value in explainer.probe.named_parameters():  # type: ignore[union-attr]
+    for name, value in explainer.probe.named_parameters():
         assert torch.equal(value, parameters[name])
 
 

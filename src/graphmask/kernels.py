@@ -226,7 +226,7 @@ def head(
     table = lookup.tables[0] if len(lookup.tables) == 1 else torch.cat(lookup.tables)
     values = [value.detach() for value, _ in columns]
     parameters = [table, gamma, beta, out, *(weight for _, weight in columns)]
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled():  # nothing to remember, and small graphs notice what autograd costs
         return _Head.forward(None, None, lookup, values, *parameters)
     return _Head.apply(trained, lookup, values, *parameters)
 

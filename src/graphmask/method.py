@@ -246,42 +246,32 @@ class Method(ABC):
         local = split.within(trace.edge_index)
         nodes = _nodes_per_graph(case)
         baselines = [baseline.detach().clone() for baseline in choice.baselines]
-        everywhere = None if any(b.dim() > 1 for b in baselines) else tuple(baselines)
         edges, rows = _divider(split.edge_graph, split.count), _divider(split.row_graph, split.count)
-        parts = zip(
-            *(edges(value, 1) for value in (local, choice.kept, choice.scores, trace.carried)),
-            *(rows(value, 0) for value in (trace.output, masked)),
-            [None] * split.count if edge_type is None else edges(edge_type, 0),
-            *(value.tolist() for value in (divergence, flips, reopened)),
-            nodes,
-            info,
-            strict=True,
-        )
-        result = []
-        for graph, (index, kept, scores, carried, first, second, kinds, d, f, again, count, notes_) in enumerate(parts):
-            result.append(
-                build(
-                    edge_index=index,
-                    kept=kept,
-                    scores=scores,
-                    carried=carried,
-                    original=first,
-                    masked=second,
-                    divergence=d,
-                    flips=f,
-                    tolerance=self.tolerance,
-                    structure=trace.sites,
-                    baselines=everywhere or tuple(b[graph] if b.dim() > 1 else b for b in baselines),
-                    num_nodes=count,
-                    edge_type=kinds,
-                    reopened=again,
-                    method=self.name,
-                    index=case.forward.rows if isinstance(case.forward, RowsOnly) else None,
-                    precision=self.precision,
-                    info=notes_,
-                )
-            )
-        return result
+        per_graph: dict[str, Sequence[Any]] = {
+            "edge_index": edges(local, 1),
+            "kept": edges(choice.kept, 1),
+            "scores": edges(choice.scores, 1),
+            "carried": edges(trace.carried, 1),
+            "edge_type": [None] * split.count if edge_type is None else edges(edge_type, 0),
+            "original": rows(trace.output, 0),
+            "masked": rows(masked, 0),
+            "divergence": divergence.tolist(),
+            "flips": flips.tolist(),
+            "reopened": reopened.tolist(),
+            "baselines": list(zip(*(b if b.dim() > 1 else [b] * split.count for b in baselines), strict=True)),
+            "num_nodes": nodes,
+            "info": info,
+        }
+        of_all = {
+            "tolerance": self.tolerance,
+            "structure": trace.sites,
+            "method": self.name,
+            "index": case.forward.rows if isinstance(case.forward, RowsOnly) else None,
+            "precision": self.precision,
+        }
+        return [
+            build(**dict(zip(per_graph, own, strict=True)), **of_all) for own in zip(*per_graph.values(), strict=True)
+        ]
 
 
 def check_tolerance(tolerance: float) -> float:

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -84,10 +84,10 @@ class Fit:
 ALONE, REPEATS = 10, 5
 
 
-def timed(job: Callable[[], T]) -> tuple[T, float]:
+def timed(job: Callable[..., T], *arguments: Any) -> tuple[T, float]:
     """What it returns, and its milliseconds of this thread: what other processes take of the machine does not count."""
     started = time.thread_time()
-    found = job()
+    found = job(*arguments)
     return found, 1000 * (time.thread_time() - started)
 
 
@@ -100,8 +100,8 @@ def run(board: Board, seed: int, questions: Sequence[Question]) -> Fit:
 
     whole = questions[0].graph if board.of_nodes else together(questions)
     found = explain(whole)
-    in_batches = statistics.median(timed(lambda: explain(whole))[1] for _ in range(REPEATS))
-    alone = [timed(lambda graph=q.graph: explain(graph))[1] for q in questions[:ALONE]]  # type: ignore[misc]
+    in_batches = statistics.median(timed(explain, whole)[1] for _ in range(REPEATS))
+    alone = [timed(explain, question.graph)[1] for question in questions[:ALONE]]
     answers = answer_nodes(found[0], questions) if board.of_nodes else answer_graphs(found)
     kept = torch.stack([e.kept.sum(1) for e in found]).sum(0)
     carried = torch.stack([e.carried.sum(1) for e in found]).sum(0)

@@ -113,15 +113,14 @@ def run(name: str, board: Board, seed: int, questions: Sequence[Question]) -> Sh
         try:
             explain = METHODS[name](board, model)
             for question in questions:
-                arguments = _arguments(question, model, name in TOLD)
-                score, ms = timed(lambda q=question, a=arguments: explain(q.graph, a))  # type: ignore[misc]
+                score, ms = timed(explain, question.graph, _arguments(question, model, name in TOLD))
                 scores.append(score)
                 times.append(ms)
             alone = each = statistics.median(times)
             if name in BATCHED and not board.of_nodes:
                 batch = Question(together(questions), None, torch.cat(scores), torch.cat(scores))
                 arguments = _arguments(batch, model, name in TOLD)
-                runs = [timed(lambda: explain(batch.graph, arguments))[1] for _ in range(REPEATS)]
+                runs = [timed(explain, batch.graph, arguments)[1] for _ in range(REPEATS)]
                 each = statistics.median(runs) / len(questions)
         except Exception as error:  # whatever it raises is what its users see
             raise GraphMaskError(f"{type(error).__name__}: {error}") from error
