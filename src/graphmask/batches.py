@@ -193,6 +193,8 @@ def num_nodes_of(batch: Any, edge_index: Tensor | None) -> int | None:
     if isinstance(batch, HeteroData):
         return sum(Layout.of(batch).counts)
     if isinstance(batch, Data):
+        if isinstance(batch.get("x"), Tensor):
+            return batch.num_nodes
         with warnings.catch_warnings():
             # Where PyG can only guess from edge_index it says so; here the guess will do.
             warnings.simplefilter("ignore")
@@ -298,6 +300,7 @@ class Split:
     count: int
     place: Tensor | None = None  #: [N] a node's number within its graph, where those of a graph do not lie together
     sizes: Tensor | None = None  #: [B, T] nodes by node type
+    row_each: bool = False  #: one output row per graph, in their order
 
     def within(self, edge_index: Tensor) -> Tensor:
         """Edges of the batch, with nodes numbered within their graphs."""
@@ -352,7 +355,7 @@ def split(
         row_graph = edge_graph
     else:
         raise _unclear(rows, count)
-    return Split(edge_graph, row_graph, first_node, count, place)
+    return Split(edge_graph, row_graph, first_node, count, place, row_each=rows == count)
 
 
 def unsplit(batch: Any, edge_index: Tensor, rows: int) -> Split:

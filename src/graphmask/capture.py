@@ -159,7 +159,9 @@ class Tap:
         self.ordinal[name] = ordinal + 1
         edges = self.edge_map(edge_index, self.inputs.get(name, ()), ordinal, name)
         site, piece = self.locate(name, edges, layer.flow == "target_to_source")
-        source, target = edge_index if layer.flow == "source_to_target" else edge_index.flip(0)
+        assert self.edge_map.effective is not None
+        edge_index = self.edge_map.effective
+        source, target = edge_index if layer.flow == "source_to_target" else (edge_index[1], edge_index[0])
         source_states, target_states = states(layer, self.inputs.get(name, ()), propagated, kwargs)
         messages = Messages(
             site=site,
@@ -172,6 +174,7 @@ class Tap:
             source_states=source_states,
             target_states=target_states,
             num_relations=int(getattr(layer, "num_relations", 0) or 0),
+            memo=self.edge_map.memo,
         )
         if value.dim() == 1:
             messages.edge_dim = 0
@@ -230,6 +233,7 @@ class Tap:
             edges=edges,
             source_states=rows_of_nodes(sender, 0),
             target_states=rows_of_nodes(receiver, 0),
+            memo=self.edge_map.memo,
         )
         for key, extra in extras.items():
             if extra is not None:
@@ -318,8 +322,10 @@ def _unfuse(layer: MessagePassing) -> list[tuple[nn.Module, str, Any]]:
     """Make the layer build its messages one by one; returns what to switch back."""
     before: list[tuple[nn.Module, str, Any]] = []
     for attribute, value in (("fuse", False), ("_decomposed_layers", 1)):
-        before.append((layer, attribute, getattr(layer, attribute)))
-        setattr(layer, attribute, value)
+        found = getattr(layer, attribute)
+        if found != value:
+            before.append((layer, attribute, found))
+            setattr(layer, attribute, value)
     return before
 
 

@@ -188,6 +188,8 @@ class Case:
     def per_graph(self, per_row: Tensor) -> Tensor:
         """[G] means over the output rows of each graph."""
         split = self.split
+        if split.row_each:
+            return per_row
         rows = torch.bincount(split.row_graph, minlength=split.count).clamp_min(1)
         return per_row.new_zeros(split.count).index_add(0, split.row_graph, per_row) / rows
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -189,14 +189,14 @@ class Explanation(Retained):
 
     @classmethod
     def load(cls, path: str | Path) -> Explanation:
-        fields: dict[str, Any]
-        tensors, fields = storage.read(path, "explanation")
+        values: dict[str, Any]
+        tensors, values = storage.read(path, "explanation")
         with storage.understood(path, "explanation"):
-            structure = tuple(Site.from_json(site) for site in fields.pop("structure"))
+            structure = tuple(Site.from_json(site) for site in values.pop("structure"))
             baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
-            fields["index"] = None if fields.get("index") is None else tuple(fields["index"])
+            values["index"] = None if values.get("index") is None else tuple(values["index"])
             _check_shapes(tensors, len(structure))
-            return build(**{**fields, **tensors}, structure=structure, baselines=baselines)
+            return build(**{**values, **tensors}, structure=structure, baselines=baselines)
 
 
 def _check_shapes(tensors: dict[str, Tensor], sites: int) -> None:
@@ -212,8 +212,21 @@ _TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "ed
 _VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "precision", "info", "index")
 
 
-def build(**fields: Any) -> Explanation:
+def build(**values: Any) -> Explanation:
     """An `Explanation`; a `HeteroExplanation` where that is what the notes say."""
+    return _kind(values.get("info", {}))(**values)
+
+
+def build_all(columns: dict[str, Iterable[Any]], info: Sequence[dict[str, Any]]) -> list[Explanation]:
+    """One of every row. By position: a batch may hold hundreds of small graphs."""
+    kind = _kind(info[0])
+    return list(map(kind, *(info if name == "info" else columns[name] for name in _FIELDS)))
+
+
+_FIELDS = tuple(field.name for field in fields(Explanation))
+
+
+def _kind(info: dict[str, Any]) -> type[Explanation]:
     from graphmask.hetero import NOTES, HeteroExplanation
 
-    return (HeteroExplanation if NOTES in fields.get("info", {}) else Explanation)(**fields)
+    return HeteroExplanation if NOTES in info else Explanation

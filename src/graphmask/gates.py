@@ -7,7 +7,8 @@ r"""Gate networks: for every edge of a site, the location of its gate.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
-from graphmask.kernels import ALL, Columns, Rows, centred, head
+from graphmask.kernels import ALL, Columns, Rows, centred, head, place
 from graphmask.messages import Messages
 from graphmask.moments import Moments
 
@@ -90,7 +91,7 @@ class _Clamp(torch.autograd.Function):
 
 
 def clamp(location: Tensor) -> Tensor:
-    return _Clamp.apply(location)
+    return _Clamp.apply(location) if torch.is_grad_enabled() else location.clamp_(-LIMIT, LIMIT)
 
 
 class Gate(nn.Module):
@@ -142,46 +143,73 @@ def _same(column: Tensor, numbers: Tensor) -> bool:
 
 @dataclass
 class _Projected:
-    """A table of projected nodes, and which of its rows each edge looks up, times ``scale``."""
+    """Nodes to project, and which row each edge looks up in the result, times ``scale``.
+
+    By the sum of the weights of these names, plus the sum of the constants of these.
+    """
 
     nodes: Tensor
-    weight: Tensor
     index: Tensor
+    weights: tuple[str, ...]
+    biases: tuple[str, ...] = ()
     scale: Tensor | None = None
-    bias: Tensor | None = None
-
-    @property
-    def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """Where the nodes are in memory: equal places hold the same nodes."""
-        return self.nodes.data_ptr(), self.nodes.shape, self.nodes.stride()
-
-
-def _project(parts: list[_Projected]) -> list[Rows]:
-    """Nodes that several parts share are multiplied once; their rows lie side by side in one table."""
-    groups: dict[Any, list[_Projected]] = {}
-    for part in parts:
-        groups.setdefault(part.place, []).append(part)
-    rows = []
-    for group in groups.values():
-        weight, bias = group[0].weight, group[0].bias
-        if len(group) > 1:
-            weight = torch.cat([part.weight for part in group])
-            zero = weight.new_zeros(len(group[0].weight))
-            bias = torch.cat([zero if part.bias is None else part.bias for part in group])
-        table = F.linear(group[0].nodes, weight, bias).view(len(group[0].nodes) * len(group), -1)
-        for place, part in enumerate(group):
-            scale = None if part.scale is None else part.scale.detach()
-            rows.append(Rows(table, part.index, scale, len(group), place))
-    return rows
 
 
 @dataclass
 class _Folded:
-    """Projections with the standardisation of their inputs and LayerNorm's mean in them, and their constants' sum."""
+    """Projections with the standardisation of their inputs and LayerNorm's mean in them, and their constants."""
 
     weights: dict[str, Tensor]
-    bias: Tensor
+    biases: dict[str, Tensor]
     tables: dict[str, Tensor]
+    stacks: dict[Any, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
+
+    def stack(self, parts: list[_Projected]) -> tuple[Tensor, Tensor | None]:
+        """Weight [k h, d] and bias [k h] of parts that are projected together."""
+        key = tuple((part.weights, part.biases) for part in parts)
+        if key not in self.stacks:
+            weights = [_sum([self.weights[name] for name in part.weights]) for part in parts]
+            biases = [_sum([self.biases[name] for name in part.biases]) if part.biases else None for part in parts]
+            bias = biases[0]
+            if len(parts) > 1:
+                zero = weights[0].new_zeros(len(weights[0]))
+                bias = torch.cat([zero if one is None else one for one in biases])
+            self.stacks[key] = weights[0] if len(parts) == 1 else torch.cat(weights), bias
+        return self.stacks[key]
+
+
+def _sum(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+
+def _project(parts: list[_Projected], folded: _Folded) -> list[Rows]:
+    """Nodes that several parts share are multiplied once; their rows lie side by side in one table."""
+    groups: dict[Any, list[_Projected]] = {}
+    for part in parts:
+        groups.setdefault(place(part.nodes), []).append(part)
+    if len(groups) > 1 and len({len(part.nodes) for part in parts}) == 1 and not torch.is_grad_enabled():
+        return _project_aside(list(groups.values()), folded)
+    rows = []
+    for group in groups.values():
+        table = F.linear(group[0].nodes, *folded.stack(group)).view(len(group[0].nodes) * len(group), -1)
+        rows += [Rows(table, part.index, part.scale, len(group), number) for number, part in enumerate(group)]
+    return rows
+
+
+def _project_aside(groups: list[list[_Projected]], folded: _Folded) -> list[Rows]:
+    """Different states of the same nodes, written into one table at once instead of laid end to end later."""
+    parts = [part for group in groups for part in group]
+    count, width = len(parts[0].nodes), len(folded.weights[parts[0].weights[0]])
+    table = parts[0].nodes.new_empty(count, len(parts) * width)
+    for start, group in zip(accumulate(map(len, groups), initial=0), groups, strict=False):
+        weight, bias = folded.stack(group)
+        room = table[:, start * width : (start + len(group)) * width]
+        if bias is None:
+            torch.mm(group[0].nodes, weight.t(), out=room)
+        else:
+            torch.addmm(bias, group[0].nodes, weight.t(), out=room)
+    table = table.view(-1, width)
+    return [Rows(table, part.index, part.scale, len(parts), number) for number, part in enumerate(parts)]
 
 
 class EdgeGate(Gate):
@@ -269,7 +297,11 @@ class EdgeGate(Gate):
             # W' and b' with W' x + b' = W ((x - mean) * scale), less LayerNorm's mean
             weights[key] = centred(self.weights[key]) * self.get_buffer(f"scale:{key}")
             bias = bias - weights[key] @ self.get_buffer(f"mean:{key}")
-        return _Folded(weights, bias, {key: table - table.mean(1, keepdim=True) for key, table in self.tables.items()})
+        tables = {key: table - table.mean(1, keepdim=True) for key, table in self.tables.items()}
+        biases = {"all": bias}
+        biases |= {key: weight[:, 0] for key, weight in weights.items() if self.sizes[key] == 1}
+        biases |= {f"piece:{number}": row for number, row in enumerate(tables.pop("piece", ()))}
+        return _Folded(weights, biases, tables)
 
     def next_rows(self, messages: Messages) -> slice:
         # Every gate gets its value; the gradient is taken from evenly spread edges, others each time: a single step
@@ -282,45 +314,45 @@ class EdgeGate(Gate):
 
     def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
         looked_up, columns = self._parts(messages)
-        return clamp(head(looked_up, columns, self.norm.weight, self.norm.bias, self.out, rows) + self.out_bias)
+        norm, memo = self.norm, messages.memo
+        return clamp(head(looked_up, columns, norm.weight, norm.bias, self.out, rows, memo) + self.out_bias)
 
     def _parts(self, messages: Messages) -> tuple[list[Rows], list[Columns]]:
         """W_1 [...] as a sum: rows looked up in projected tables, and projected columns."""
         inputs, folded = self._inputs(messages), self._fold()
-        weights, bias = dict(folded.weights), folded.bias
-        if "piece" in folded.tables:
-            bias = bias + folded.tables["piece"][messages.piece]
+        left = dict.fromkeys(self.sizes)  # inputs that are not projected as nodes
+        bias = ("all", f"piece:{messages.piece}") if self.spec.pieces > 1 else ("all",)
         nodes: list[_Projected] = []
         for key, index in (("source", messages.source), ("target", messages.target)):
-            if key in weights:
-                nodes.append(_Projected(inputs[key], weights.pop(key), index))
+            if key in left:
+                left.pop(key)
+                nodes.append(_Projected(inputs[key], index, (key,)))
         if self.spec.lifted and messages.lifted is not None:
             # The message is a node's row times a number: project the nodes, not the edges.
             x, scale = messages.lifted
-            message = _Projected(x.detach().to(bias.dtype), weights.pop("message"), messages.source, scale)
-            if scale is not None:
-                same = [weights.pop(key)[:, 0] for key in list(weights) if _same(inputs[key], scale)]
-                message.bias = (
-                    torch.stack(same).sum(0) if same else None
-                )  # the edge weight as a feature scales the same row
-            if "source" in self.sizes and scale is None and message.place == nodes[0].place:
-                nodes[0].weight = nodes[0].weight + message.weight  # one row has both
+            x = x.detach().to(self.bias.dtype)
+            left.pop("message")
+            same = [] if scale is None else [key for key in left if _same(inputs[key], scale)]
+            for key in same:  # the edge weight as a feature scales the same row
+                left.pop(key)
+            if "source" in self.sizes and scale is None and place(x) == place(nodes[0].nodes):
+                nodes[0].weights = ("source", "message")  # one row has both
             else:
-                nodes.append(message)
-        columns = [(inputs[key], weights[key]) for key in weights]
+                scale = None if scale is None else scale.detach()
+                nodes.append(_Projected(x, messages.source, ("message",), tuple(same), scale))
         alone = not nodes or nodes[0].scale is not None
         if not alone:
-            nodes[0].bias = bias
-        rows = _project(nodes)
+            nodes[0].biases = bias
+        rows = _project(nodes, folded)
         for key, table in folded.tables.items():
-            if key != "piece":
-                name = key.removeprefix("category:")
-                if name not in messages.categories:
-                    raise GraphMaskError(f"Expected {name} at this site as when it was fitted, got none.")
-                rows.append(Rows(table, messages.categories[name] % len(table)))
+            name = key.removeprefix("category:")
+            if name not in messages.categories:
+                raise GraphMaskError(f"Expected {name} at this site as when it was fitted, got none.")
+            rows.append(Rows(table, messages.categories[name] % len(table)))
         if alone:
-            rows.append(Rows(bias[None], torch.zeros_like(messages.source)))
-        return rows, columns
+            constant = _sum([folded.biases[name] for name in bias])
+            rows.append(Rows(constant[None], torch.zeros_like(messages.source)))
+        return rows, [(inputs[key], folded.weights[key]) for key in left]
 
 
 class BilinearGate(Gate):

@@ -20,7 +20,7 @@ def guest(model: nn.Module) -> Iterator[None]:
     Layers write to themselves while they run (cached normalisations, ``fuse``, running statistics, notes in lists),
     so every module's ``__dict__`` and what can change in it is remembered, not only what this library means to change.
     """
-    remembered = _remember([vars(module) for module in model.modules()])
+    empty, filled = _remember([vars(module) for module in model.modules()])
     parameters = [(p, p.requires_grad, p.grad) for p in model.parameters()]
     devices = sorted({p.device.index or 0 for p, _, _ in parameters if p.is_cuda})
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - the model's own randomness
@@ -30,11 +30,16 @@ def guest(model: nn.Module) -> Iterator[None]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
-        for value, content in remembered:
+        for value in empty:
+            if value:
+                value.clear()
+        for value, content in filled:
             _restore(value, content)
         for parameter, requires_grad, grad in parameters:
-            parameter.requires_grad_(requires_grad)
-            parameter.grad = grad
+            if parameter.requires_grad != requires_grad:
+                parameter.requires_grad_(requires_grad)
+            if parameter.grad is not grad:
+                parameter.grad = grad
 
 
 _MUTABLE = (dict, list, set, tuple, Tensor)  # a tuple may hold what can change
@@ -42,34 +47,32 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 _DICTS = frozenset({dict, OrderedDict})
 
 
-def _remember(stack: list[Any]) -> list[tuple[Any, Any]]:
-    """Everything in these values that can change in place, at any depth, with a copy of what it holds now."""
-    found: dict[int, tuple[Any, Any]] = {}
+def _remember(stack: list[Any]) -> tuple[list[dict[Any, Any]], list[tuple[Any, Any]]]:
+    """Everything in these values that can change in place, at any depth: empty dictionaries (most are, every module
+    has a dozen for hooks), and all else with a copy of what it holds now."""
+    empty: list[dict[Any, Any]] = []
+    filled: dict[int, tuple[Any, Any]] = {}
     while stack:
         value = stack.pop()
-        if id(value) in found:
+        if id(value) in filled:
             continue
         if isinstance(value, Tensor):
             if value.layout == torch.strided and not isinstance(value, nn.Parameter):
-                found[id(value)] = value, value.detach().clone()
+                filled[id(value)] = value, value.detach().clone()
             continue
         content = dict(value) if isinstance(value, dict) else list(value)
-        found[id(value)] = value, content
+        filled[id(value)] = value, content
         for inner in content.values() if isinstance(content, dict) else content:
             kind = type(inner)
-            if kind in _PLAIN:
-                continue
-            if kind in _DICTS and not inner:  # most are: every module has a dozen kinds of hooks
-                found[id(inner)] = inner, {}
-            elif isinstance(inner, _MUTABLE):
+            if kind in _DICTS and not inner:
+                empty.append(inner)
+            elif kind not in _PLAIN and issubclass(kind, _MUTABLE):
                 stack.append(inner)
-    return list(found.values())
+    return empty, list(filled.values())
 
 
 def _restore(value: Any, content: Any) -> None:
     if isinstance(value, dict):
-        if not value and not content:
-            return
         for key in [key for key in value if key not in content]:
             del value[key]
         value.update(content)
@@ -85,7 +88,9 @@ def _restore(value: Any, content: Any) -> None:
 
 def freeze(model: nn.Module, *, training: bool) -> None:
     """Parameters fixed; ``training`` keeps dropout on, statistics that layers track stay frozen either way."""
-    model.requires_grad_(False)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.requires_grad_(False)
     if training or any(module.training for module in model.modules()):
         model.train(training)
     if training:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 #: Rows per block: few enough to stay in the processor's cache, enough that calling the operations costs little.
-BLOCK = 1 << 14
+BLOCK = 1 << 13
 EPS = 1e-5
 
 
@@ -108,44 +108,56 @@ class Rows:
 Columns = tuple[Tensor, Tensor]
 
 
-class _Lookup:
-    """Where in the tables, laid end to end, the parts of each edge are, and their weights: made block by block."""
+#: What was computed of a graph's edges alone, kept for the next layer and the next run.
+Memo = dict[Any, Any]
 
-    def __init__(self, rows: Sequence[Rows], dtype: torch.dtype) -> None:
-        self.rows = rows
+
+class _Lookup:
+    """Where in the tables, laid end to end, the parts of each edge are, and their weights."""
+
+    def __init__(self, rows: Sequence[Rows], dtype: torch.dtype, memo: Memo) -> None:
         self.tables = list({id(part.table): part.table for part in rows}.values())
-        device = rows[0].index.device
         before = dict(zip(map(id, self.tables), [0, *accumulate(map(len, self.tables))], strict=False))
-        self.starts = [torch.tensor(before[id(part.table)] + part.place, device=device) for part in rows]
-        size = min(BLOCK, len(self)), len(rows)
-        # Room for one block, used again and again: new memory costs more than what is computed in it.
-        self.room = torch.empty(size, dtype=torch.long, device=device)
-        weighted = any(part.weight is not None for part in rows)
-        self.scales = torch.ones(size, dtype=dtype, device=device) if weighted else None
-        self.offsets = torch.arange(0, self.room.numel(), len(rows), device=device)
+        layout = tuple((before[id(part.table)] + part.place, part.stride) for part in rows)
+        places = [place(part.index) for part in rows]
+        known = memo.get(layout)
+        if known is None or known[0] != places:
+            # The columns are kept with it: what lies at their places cannot become something else meanwhile.
+            known = memo[layout] = places, [part.index for part in rows], *_positions(rows, layout)
+        self.index: Tensor = known[2]  #: [E, k]
+        self.offsets: Tensor = known[3]
+        self.scale: Tensor | None = None  #: [E, k], if any are weighted
+        if any(part.weight is not None for part in rows):
+            self.scale = torch.ones(self.index.shape, dtype=dtype, device=self.index.device)
+            for number, part in enumerate(rows):
+                if part.weight is not None:
+                    self.scale[:, number] = part.weight
 
     def __len__(self) -> int:
-        return len(self.rows[0].index)
-
-    def __getitem__(self, at: slice) -> tuple[Tensor, Tensor | None]:
-        """[n, k] positions and, if any are weighted, [n, k] weights: yours until the next block is asked for."""
-        count = len(range(*at.indices(len(self))))
-        fits = count <= len(self.room)
-        index = self.room[:count] if fits else self.room.new_empty(count, len(self.rows))
-        scale = self.scales
-        if scale is not None:
-            scale = scale[:count] if fits else scale.new_ones(index.shape)
-        for number, (part, start) in enumerate(zip(self.rows, self.starts, strict=True)):
-            torch.add(start, part.index[at], alpha=part.stride, out=index[:, number])
-            if scale is not None and part.weight is not None:
-                scale[:, number] = part.weight[at]
-        return index, scale
+        return len(self.index)
 
     def sums(self, table: Tensor, at: slice) -> Tensor:
-        """[n, h] the parts of each edge together."""
-        index, scale = self[at]
-        flat = None if scale is None else scale.view(-1)
-        return torch.embedding_bag(table, index.view(-1), self.offsets[: len(index)], False, 0, False, flat)[0]
+        """[n, h] the parts of each edge of a block together."""
+        index, scale = self.index[at], None if self.scale is None else self.scale[at].view(-1)
+        return torch.embedding_bag(table, index.view(-1), self.offsets[: len(index)], False, 0, False, scale)[0]
+
+
+def _positions(rows: Sequence[Rows], layout: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """[E, k], and where in a block of them the edges begin."""
+    device = rows[0].index.device
+    columns = [part.index.long() for part in rows]
+    moved = [
+        column if (start, stride) == (0, 1) else torch.add(torch.tensor(start, device=device), column, alpha=stride)
+        for column, (start, stride) in zip(columns, layout, strict=True)
+    ]
+    index = torch.stack(moved, 1)
+    return index, torch.arange(0, min(BLOCK, len(index)) * len(rows), len(rows), device=device)
+
+
+def place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
+    """Where in memory: of tensors that are alive, equal places hold the same."""
+    version = 0 if tensor.is_inference() else tensor._version
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), version
 
 
 class _Head(torch.autograd.Function):
@@ -177,7 +189,8 @@ class _Head(torch.autograd.Function):
         if trained is not None:
             ctx.trained = trained
             some_values = [value[trained].contiguous() for value in values]
-            index, scale = (None if part is None else part.clone() for part in lookup[trained])
+            index = lookup.index[trained].contiguous()
+            scale = None if lookup.scale is None else lookup.scale[trained].contiguous()
             ctx.save_for_backward(index, scale, normal, inverse, *parameters, *some_values)
         return location
 
@@ -215,14 +228,16 @@ def head(
     beta: Tensor,
     out: Tensor,
     trained: slice = ALL,
+    memo: Memo | None = None,
 ) -> Tensor:
     """[E] ``relu(layer_norm(sum(r for r in rows) + sum(v @ w.T for v, w in columns))) @ out``.
 
     The mean that LayerNorm subtracts is linear in tables and weights: it must have been taken out of them already
     (every row of a table and every column of ``w`` sums to zero), which is cheaper than taking it out of every edge.
     No gradient is given to what a gate sees (weights of rows and ``v``); it comes from the edges of ``trained`` alone.
+    With the ``memo`` of a graph, its edges are not looked at again for every layer.
     """
-    lookup = _Lookup(rows, gamma.dtype)
+    lookup = _Lookup(rows, gamma.dtype, {} if memo is None else memo)
     table = lookup.tables[0] if len(lookup.tables) == 1 else torch.cat(lookup.tables)
     values = [value.detach() for value, _ in columns]
     parameters = [table, gamma, beta, out, *(weight for _, weight in columns)]

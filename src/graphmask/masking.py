@@ -35,7 +35,7 @@ def by_user_edges(gates: Tensor, baselines: Sequence[Tensor], graph_of_edge: Ten
         row, baseline, edges = padded[messages.site], baselines[messages.site], messages.edges
         if graph_of_edge is not None and baseline.dim() > 1:
             baseline = baseline[graph_of_edge if edges is None else graph_of_edge[edges]]
-        return row[:-1] if edges is None else row[edges], baseline
+        return row[:-1] if edges is None else row.take(edges), baseline
 
     return visit
 

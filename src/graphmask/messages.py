@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import is_sparse
 
-from graphmask.kernels import ALL, blend
+from graphmask.kernels import ALL, Memo, blend
 from graphmask.taps import MatrixCall
 
 
@@ -36,6 +36,7 @@ class Messages:
     attention: Tensor | None = None  #: [E', ...] what the layer itself weighs messages by: attention or a gate
     fresh: bool = False  #: made for this call alone and nobody else's: may be overwritten
     picked: tuple[Tensor, Tensor] | None = None  #: (x [N, D], source) if the message is x[source], and nothing else
+    memo: Memo = field(default_factory=dict)  #: of the graph: what gates keep of its edges from layer to layer
 
     def is_lifted(self) -> bool:
         """Is the message really ``weight * x_j``? True of most layers that transform nodes before sending."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
@@ -17,7 +18,7 @@ from graphmask.capture import check_model
 from graphmask.case import Case, Choice
 from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import Explanation, build
+from graphmask.explanation import Explanation, build_all
 from graphmask.guest import freeze, guest
 from graphmask.hetero import notes
 from graphmask.layout import Types, agreed
@@ -247,31 +248,26 @@ class Method(ABC):
         nodes = _nodes_per_graph(case)
         baselines = [baseline.detach().clone() for baseline in choice.baselines]
         edges, rows = _divider(split.edge_graph, split.count), _divider(split.row_graph, split.count)
-        per_graph: dict[str, Sequence[Any]] = {
+        columns: dict[str, Iterable[Any]] = {
             "edge_index": edges(local, 1),
             "kept": edges(choice.kept, 1),
             "scores": edges(choice.scores, 1),
             "carried": edges(trace.carried, 1),
-            "edge_type": [None] * split.count if edge_type is None else edges(edge_type, 0),
+            "edge_type": repeat(None) if edge_type is None else edges(edge_type, 0),
             "original": rows(trace.output, 0),
             "masked": rows(masked, 0),
             "divergence": divergence.tolist(),
             "flips": flips.tolist(),
             "reopened": reopened.tolist(),
-            "baselines": list(zip(*(b if b.dim() > 1 else [b] * split.count for b in baselines), strict=True)),
+            "baselines": zip(*(b if b.dim() > 1 else repeat(b) for b in baselines), strict=False),
             "num_nodes": nodes,
-            "info": info,
+            "tolerance": repeat(self.tolerance),
+            "structure": repeat(trace.sites),
+            "method": repeat(self.name),
+            "index": repeat(case.forward.rows if isinstance(case.forward, RowsOnly) else None),
+            "precision": repeat(self.precision),
         }
-        of_all = {
-            "tolerance": self.tolerance,
-            "structure": trace.sites,
-            "method": self.name,
-            "index": case.forward.rows if isinstance(case.forward, RowsOnly) else None,
-            "precision": self.precision,
-        }
-        return [
-            build(**dict(zip(per_graph, own, strict=True)), **of_all) for own in zip(*per_graph.values(), strict=True)
-        ]
+        return build_all(columns, info)
 
 
 def check_tolerance(tolerance: float) -> float:

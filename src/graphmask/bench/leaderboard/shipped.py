@@ -111,16 +111,20 @@ def run(name: str, board: Board, seed: int, questions: Sequence[Question]) -> Sh
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         try:
-            explain = METHODS[name](board, model)
+            method = METHODS[name](board, model)
+
+            def explain(question: Question) -> Tensor:
+                # From a graph to the explanation of what the model predicts: who must be told that has to ask first.
+                return method(question.graph, _arguments(question, model, name in TOLD))
+
             for question in questions:
-                score, ms = timed(explain, question.graph, _arguments(question, model, name in TOLD))
+                score, ms = timed(explain, question)
                 scores.append(score)
                 times.append(ms)
             alone = each = statistics.median(times)
             if name in BATCHED and not board.of_nodes:
                 batch = Question(together(questions), None, torch.cat(scores), torch.cat(scores))
-                arguments = _arguments(batch, model, name in TOLD)
-                runs = [timed(explain, batch.graph, arguments)[1] for _ in range(REPEATS)]
+                runs = [timed(explain, batch)[1] for _ in range(REPEATS)]
                 each = statistics.median(runs) / len(questions)
         except Exception as error:  # whatever it raises is what its users see
             raise GraphMaskError(f"{type(error).__name__}: {error}") from error
