@@ -106,9 +106,8 @@ class EdgeMap:
         nodes = torch.arange(tail.shape[1], device=tail.device)
         if tail.shape[1] == 0 or not torch.equal(tail[0], nodes) or not torch.equal(tail[1], nodes):
             return None
-        if not all(
-            torch.equal(ends.index_select(0, others), theirs[: len(others)]) for ends, theirs in zip(mine, effective, strict=True)
-        ):
+        kept = effective[:, : others.numel()]
+        if not all(torch.equal(mine[end].index_select(0, others), kept[end]) for end in (0, 1)):
             return None
         at = loops.nonzero().view(-1).flip(0)  # the first of several loops at a node is written last, and stays
         if at.numel() and int(mine[0, at].max()) >= tail.shape[1]:
