@@ -81,7 +81,7 @@ class Fit:
 
 
 #: Predictions explained one at a time, and runs of a batch, for the clock alone.
-ALONE, REPEATS = 10, 5
+ALONE, REPEATS = 10, 15
 
 
 def timed(job: Callable[..., T], *arguments: Any) -> tuple[T, float]:
