@@ -131,12 +131,14 @@ def test_shapes_add_up_to_patterns(run):
 def test_ranks():
     frame = polars.DataFrame(
         {
-            "method": ["ours"] * 3 + ["theirs"] * 3,
+            "method": ["graphmask"] * 3 + ["gnn_explainer"] * 3,
             "layer": [0, 1, 2] * 2,
-            "score_share": [0.5, 0.3, 0.2, 0.1, 0.3, 0.6],
+            "kept_share": [0.5, 0.3, 0.2] * 2,  # hard gates
+            "score_share": [0.1, 0.3, 0.6] * 2,
         }
     )
-    assert study.ranks_agree(frame, [-26.0, -17.0, -7.0]) == {"ours": True, "theirs": False}
+    assert study.ranks_agree(frame, [0.3, 0.4, 0.5]) == {"graphmask": True, "gnn_explainer": False}
+    assert study.ranks_agree(frame, [0.5, 0.4, 0.3]) == {"graphmask": False, "gnn_explainer": True}
 
 
 def test_all_tables_and_the_commands(run, tmp_path):
@@ -150,7 +152,9 @@ def test_all_tables_and_the_commands(run, tmp_path):
     assert by_form["matrix"]["retained"] == run.figures["retained"]
     assert by_form["edges"]["output"] < 1e-5
     assert sum(found["retained_by_layer"]) == pytest.approx(1)
-    assert len(found["knockout"]) == 3
+    assert len(found["knockout"]) == len(found["knockout_agreement"]) == 3
+    full = {row["measure"]: row["value"] for row in found["tables"]["dropped"] if row["layer"] is None}
+    assert full == {"score": pytest.approx(found["accuracy"]), "agreement": 1.0}
     assert -1 <= found["kappa"] <= 1
     assert found["fits"] == 2
     by_seed = [row["masked_accuracy"] for row in found["tables"]["seeds"]]

@@ -203,8 +203,7 @@ def tables(run: Run, fits: int, *, progress: bool = True) -> Iterator[Named]:
     yield Named("patterns", "Commonest kept paths from the query", patterns(explanations))
     yield Named("shapes", "Kept paths from the query, MATCH and DOC-BASED as one", shapes(explanations))
     yield Named("inverses", "Kept edges whose inverse is kept too", analysis.inverses(explanations))
-    dropped = analysis.layers_dropped(run.explainer, test, correct, allow_infeasible=True)
-    yield Named("dropped", "Accuracy without one layer's messages", dropped)
+    yield Named("dropped", "Accuracy, and answers that stay, without one layer's messages", knock_out(run, test))
     eroded = analysis.erosion(run.explainer, test, correct, allow_infeasible=True)
     yield Named("erosion", "Accuracy without a random part of the messages", eroded)
     by_method = compared(run, SAMPLE)
@@ -241,8 +240,9 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
         # Over seeds, as what one seed does might be luck; the tables are of the first.
         summary |= {key: seeds[key].mean() for key in ("masked_accuracy", "accuracy_change", "retained")}
     dropped = by_name["dropped"].filter(by_name["dropped"]["layer"].is_not_null())
-    summary["knockout"] = dropped["value"].to_list()
-    summary["ranks_agree"] = ranks_agree(by_name["attribution"], dropped["change"].to_list())
+    accuracy, agreement = (dropped.filter(dropped["measure"] == name)["value"].to_list() for name in KNOCK_OUT)
+    summary |= {"knockout": accuracy, "knockout_agreement": agreement}
+    summary["ranks_agree"] = ranks_agree(by_name["attribution"], agreement)
     agreed = {row["method"]: row for row in by_name["evidence"].iter_rows(named=True)}
     auc = {name: row["auc"] for name, row in agreed.items()}
     summary["evidence"] = {"auc": auc.pop("graphmask, all of test"), **auc}
@@ -250,12 +250,28 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
     return summary | {"tables": {named.name: named.frame.to_dicts() for named in found}}
 
 
-def ranks_agree(attribution: polars.DataFrame, change: Sequence[float]) -> dict[str, bool]:
-    """Per method: does a layer whose loss costs more get more of the attribution?"""
-    order = sorted(range(len(change)), key=lambda layer: change[layer])
+#: Net accuracy says little where few answers change for the better or worse: the answers that stay the same say more.
+KNOCK_OUT = ("score", "agreement")
+
+
+def knock_out(run: Run, test: Iterable[Any]) -> polars.DataFrame:
+    """The model without one layer's messages."""
+    import polars as pl
+
+    frames = [analysis.layers_dropped(run.explainer, test, score, allow_infeasible=True) for score in (correct, None)]
+    return pl.concat(frames).filter(pl.col("measure").is_in(KNOCK_OUT))
+
+
+def ranks_agree(attribution: polars.DataFrame, left: Sequence[float]) -> dict[str, bool]:
+    """Per method: does a layer without which less is left get more of the attribution?
+
+    That of a method with hard gates is what it keeps.
+    """
+    order = sorted(range(len(left)), key=lambda layer: left[layer])
     found = {}
     for name in attribution["method"].unique(maintain_order=True).to_list():
-        shares = attribution.filter(attribution["method"] == name).sort("layer")["score_share"].to_list()
+        column = "score_share" if methods.get(name).soft else "kept_share"
+        shares = attribution.filter(attribution["method"] == name).sort("layer")[column].to_list()
         found[name] = sorted(range(len(shares)), key=lambda layer: -shares[layer]) == order
     return found
 
