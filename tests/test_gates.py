@@ -459,7 +459,7 @@ def test_what_is_kept_of_the_edges_is_given_up_when_they_change(weighted: bool) 
         weight = torch.arange(9.0) if weighted else None
         rows = [kernels.Rows(table, source, weight, 2, 0), kernels.Rows(table, target, None, 2, 1)]
         with torch.no_grad():
-            return kernels.head(rows, [], gamma, beta, out, memo=kept)
+            return kernels.head(rows, [], kernels.Top(gamma, beta, out), memo=kept)
 
     first = located(memo)
     assert torch.equal(first, located(None))
@@ -470,3 +470,18 @@ def test_what_is_kept_of_the_edges_is_given_up_when_they_change(weighted: bool) 
     assert not torch.equal(first, located(memo))
     source = source.flip(0)
     assert torch.equal(located(memo), located(None))
+
+
+def test_negative_and_vanishing_weights_of_the_norm() -> None:
+    """Without gradients they are taken into what comes before and after: nobody may notice."""
+    messages = edge_messages(edges=23)
+    gate = fitted([messages])
+    with torch.no_grad():
+        gate.norm.weight.copy_(torch.linspace(-1, 1, len(gate.norm.weight)))
+        gate.norm.weight[:3] = torch.tensor([0.0, 1e-30, -1e-9])
+        gate.norm.bias.copy_(torch.linspace(0.5, -0.5, len(gate.norm.bias)))
+    expected = plain(gate, messages).detach()
+    with torch.no_grad():
+        assert torch.allclose(gate.raw(messages), expected, atol=1e-10)
+    assert torch.allclose(gate.raw(messages).detach(), expected, atol=1e-10)
+    assert float(expected.std()) > 1e-3

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
-from graphmask.kernels import ALL, Columns, Rows, centred, head, place
+from graphmask.kernels import ALL, Columns, Rows, Top, centred, head, place
 from graphmask.messages import Messages
 from graphmask.moments import Moments
 
@@ -162,6 +162,7 @@ class _Folded:
     weights: dict[str, Tensor]
     biases: dict[str, Tensor]
     tables: dict[str, Tensor]
+    top: Top  #: what comes after them
     stacks: dict[Any, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
 
     def stack(self, parts: list[_Projected]) -> tuple[Tensor, Tensor | None]:
@@ -284,7 +285,7 @@ class EdgeGate(Gate):
         """Anew each time while gates are trained (fused optimisers leave no trace in versions); once afterwards."""
         if self.training or torch.is_grad_enabled():
             return self._folds()
-        modules = (self, self.weights, self.tables)
+        modules = (self, self.weights, self.tables, self.norm)
         values = [value for module in modules for value in (*module._parameters.values(), *module._buffers.values())]
         state = [(value.data_ptr(), value._version) for value in values if value is not None]
         if self._folded is None or self._folded[0] != state:
@@ -301,7 +302,17 @@ class EdgeGate(Gate):
         biases = {"all": bias}
         biases |= {key: weight[:, 0] for key, weight in weights.items() if self.sizes[key] == 1}
         biases |= {f"piece:{number}": row for number, row in enumerate(tables.pop("piece", ()))}
-        return _Folded(weights, biases, tables)
+        if torch.is_grad_enabled():
+            return _Folded(weights, biases, tables, Top(self.norm.weight, self.norm.bias, self.out))
+        # relu(g x + b) o = relu(sign(g) x + b / |g|) |g| o, and LayerNorm does not see the sign.
+        sign = torch.where(self.norm.weight < 0, -1.0, 1.0).to(bias.dtype)
+        size = self.norm.weight.abs().clamp_min(1e-12)
+        return _Folded(
+            {key: weight * sign[:, None] for key, weight in weights.items()},
+            {key: constant * sign for key, constant in biases.items()},
+            {key: table * sign for key, table in tables.items()},
+            Top(None, self.norm.bias / size, self.out * size),
+        )
 
     def next_rows(self, messages: Messages) -> slice:
         # Every gate gets its value; the gradient is taken from evenly spread edges, others each time: a single step
@@ -313,13 +324,12 @@ class EdgeGate(Gate):
         return slice(int(self.turn) % stride, None, stride)
 
     def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
-        looked_up, columns = self._parts(messages)
-        norm, memo = self.norm, messages.memo
-        return clamp(head(looked_up, columns, norm.weight, norm.bias, self.out, rows, memo) + self.out_bias)
+        folded = self._fold()
+        return clamp(head(*self._parts(messages, folded), folded.top, rows, messages.memo) + self.out_bias)
 
-    def _parts(self, messages: Messages) -> tuple[list[Rows], list[Columns]]:
+    def _parts(self, messages: Messages, folded: _Folded) -> tuple[list[Rows], list[Columns]]:
         """W_1 [...] as a sum: rows looked up in projected tables, and projected columns."""
-        inputs, folded = self._inputs(messages), self._fold()
+        inputs = self._inputs(messages)
         left = dict.fromkeys(self.sizes)  # inputs that are not projected as nodes
         bias = ("all", f"piece:{messages.piece}") if self.spec.pieces > 1 else ("all",)
         nodes: list[_Projected] = []

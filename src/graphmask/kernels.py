@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -108,6 +108,14 @@ class Rows:
 Columns = tuple[Tensor, Tensor]
 
 
+class Top(NamedTuple):
+    """What follows the sum of the parts: LayerNorm's weight (None: all ones) and bias, ReLU, and a dot product."""
+
+    gamma: Tensor | None
+    beta: Tensor
+    out: Tensor
+
+
 #: What was computed of a graph's edges alone, kept for the next layer and the next run.
 Memo = dict[Any, Any]
 
@@ -162,36 +170,48 @@ def place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
 
 class _Head(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, trained: slice | None, lookup: _Lookup, values: list[Tensor], *parameters: Tensor) -> Tensor:
-        table, gamma, beta, out, *weights = parameters
+    def forward(
+        ctx: Any,
+        trained: slice | None,
+        lookup: _Lookup,
+        values: list[Tensor],
+        table: Tensor,
+        gamma: Tensor | None,
+        beta: Tensor,
+        out: Tensor,
+        *weights: Tensor,
+    ) -> Tensor:
         edges = len(lookup)
-        mean = torch.full_like(gamma, 1 / len(gamma))
-        location = gamma.new_empty(edges)
+        mean = torch.full_like(beta, 1 / len(beta))
+        location = beta.new_empty(edges)
         start, stop, stride = (trained or slice(0)).indices(edges)
         done, count = 0, len(range(start, stop, stride))
-        normal, inverse = gamma.new_empty(count, len(gamma)), gamma.new_empty(count)
-        room = gamma.new_empty(min(BLOCK, edges), len(gamma))
+        normal, inverse = beta.new_empty(count, len(beta)), beta.new_empty(count)
+        room = beta.new_empty(min(BLOCK, edges), len(beta))
         for at in _blocks(edges):
             h = lookup.sums(table.detach(), at)
             for value, weight in zip(values, weights, strict=True):
                 h.addmm_(value[at], weight.t())
             other = room[: len(h)]
             scaling = torch.mv(torch.mul(h, h, out=other), mean).add_(EPS).rsqrt_()
-            h.mul_(scaling[:, None])
+            if gamma is None:
+                torch.addcmul(beta, h, scaling[:, None], out=other)
+            else:
+                torch.addcmul(beta, h.mul_(scaling[:, None]), gamma, out=other)
             if count:
                 first = max(start - at.start, (start - at.start) % stride)
                 some = scaling[first::stride]
                 normal[done : done + len(some)] = h[first::stride]
                 inverse[done : done + len(some)] = some
                 done += len(some)
-            torch.mv(torch.addcmul(beta, h, gamma, out=other).relu_(), out, out=location[at])
+            torch.mv(other.relu_(), out, out=location[at])
             del h  # its memory serves the next block
         if trained is not None:
             ctx.trained = trained
             some_values = [value[trained].contiguous() for value in values]
             index = lookup.index[trained].contiguous()
             scale = None if lookup.scale is None else lookup.scale[trained].contiguous()
-            ctx.save_for_backward(index, scale, normal, inverse, *parameters, *some_values)
+            ctx.save_for_backward(index, scale, normal, inverse, table, gamma, beta, out, *weights, *some_values)
         return location
 
     @staticmethod
@@ -222,13 +242,7 @@ class _Head(torch.autograd.Function):
 
 
 def head(
-    rows: Sequence[Rows],
-    columns: Sequence[Columns],
-    gamma: Tensor,
-    beta: Tensor,
-    out: Tensor,
-    trained: slice = ALL,
-    memo: Memo | None = None,
+    rows: Sequence[Rows], columns: Sequence[Columns], top: Top, trained: slice = ALL, memo: Memo | None = None
 ) -> Tensor:
     """[E] ``relu(layer_norm(sum(r for r in rows) + sum(v @ w.T for v, w in columns))) @ out``.
 
@@ -237,13 +251,13 @@ def head(
     No gradient is given to what a gate sees (weights of rows and ``v``); it comes from the edges of ``trained`` alone.
     With the ``memo`` of a graph, its edges are not looked at again for every layer.
     """
-    lookup = _Lookup(rows, gamma.dtype, {} if memo is None else memo)
+    lookup = _Lookup(rows, top.beta.dtype, {} if memo is None else memo)
     table = lookup.tables[0] if len(lookup.tables) == 1 else torch.cat(lookup.tables)
     values = [value.detach() for value, _ in columns]
-    parameters = [table, gamma, beta, out, *(weight for _, weight in columns)]
+    weights = [weight for _, weight in columns]
     if not torch.is_grad_enabled():  # nothing to remember, and small graphs notice what autograd costs
-        return _Head.forward(None, None, lookup, values, *parameters)
-    return _Head.apply(trained, lookup, values, *parameters)
+        return _Head.forward(None, None, lookup, values, table, *top, *weights)
+    return _Head.apply(trained, lookup, values, table, *top, *weights)
 
 
 def centred(weight: Tensor) -> Tensor:
