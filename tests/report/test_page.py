@@ -102,7 +102,7 @@ def test_figures_over_several_examples(example: Any) -> None:
     text = Elements(render(examples, title="t", verdict="v")).words
     assert "faithful 1 of 2" in text
     assert "same prediction 1 of 1" in text
-    assert "retained on average 25.0%" in text
+    assert "retained, mean of graphs 25.0%" in text
     assert "largest divergence 0.2" in text
 
 

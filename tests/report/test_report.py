@@ -60,10 +60,10 @@ def test_figures_are_over_all_not_over_what_is_shown(tmp_path: Path) -> None:
     text = Elements(html).words
     faithful = sum(e.faithful for e in explanations)
     kept = sum(int(e.kept.sum()) for e in explanations) / 250
-    assert f"The model keeps {kept:.1%} of its messages. {faithful} of 50 explanations are within tolerance" in text
+    assert f"In these 50 graphs the model keeps {kept:.1%} of its messages. {faithful} of 50 explanations are" in text
     assert "no prediction changes" in text
     assert f"faithful {faithful} of 50" in text
-    assert f"retained on average {sum(e.retained for e in explanations) / 50:.1%}" in text
+    assert f"retained, mean of graphs {sum(e.retained for e in explanations) / 50:.1%}" in text
     assert f"mean divergence {sum(e.divergence for e in explanations) / 50:.3g}" in text
     assert f"largest divergence {max(e.divergence for e in explanations):.3g}" in text
     assert "right before masking 42 of 50" in text  # 0, 7, ... 49 are wrong

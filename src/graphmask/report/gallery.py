@@ -59,14 +59,14 @@ class Totals:
         """In words and numbers."""
         if not self.count:
             return "There are no explanations here."
-        share = f"The model keeps {percent(self.kept / max(self.carried, 1))} of its messages"
+        share = f"the model keeps {percent(self.kept / max(self.carried, 1))} of its messages"
         if self.count == 1:
             same = "and its answer stays the same" if self.same_prediction else "but its answer CHANGES"
             within = "within" if self.faithful else "NOT within"
-            return f"{share}, {same} when the others are replaced ({within} tolerance)."
+            return f"T{share[1:]}, {same} when the others are replaced ({within} tolerance)."
         words = (
-            f"{share}. {self.faithful:,} of {self.count:,} explanations are within tolerance when the model is run "
-            "without the others"
+            f"In these {self.count:,} graphs {share}. {self.faithful:,} of {self.count:,} explanations are within "
+            "tolerance when the model is run without the others"
         )
         changed = self.count - self.same_prediction
         if changed:
@@ -81,7 +81,7 @@ class Totals:
         result = [
             (f"{self.faithful:,} of {self.count:,}", "faithful"),
             (f"{self.same_prediction:,} of {self.count:,}", "same prediction"),
-            (percent(self.retained / self.count), "retained on average"),
+            (percent(self.retained / self.count), "retained, mean of graphs"),
             (number(self.divergence / self.count) if math.isfinite(self.largest) else "∞", "mean divergence"),
             (number(self.largest), "largest divergence"),
         ]

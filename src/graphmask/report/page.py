@@ -480,7 +480,7 @@ def _figures(examples: Sequence[Example]) -> list[tuple[str, str]]:
     faithful = sum(example.faithful for example in examples)
     figures = [
         (f"{faithful:,} of {n:,}", "faithful"),
-        (percent(sum(example.retained for example in examples) / n), "retained on average"),
+        (percent(sum(example.retained for example in examples) / n), "retained, mean of graphs"),
         (number(max(example.divergence for example in examples)), "largest divergence"),
     ]
     told = [example.same_prediction for example in examples if example.same_prediction is not None]
