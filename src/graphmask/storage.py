@@ -107,8 +107,7 @@ def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
             f"Expected a GraphMask {kind} at {path}, found a truncated or foreign file ({error}). Make it anew."
         ) from None
     text = header.get("description", "")
-    # Files of before there was a hash have none.
-    if "hash" in header and header["hash"] != _hash(tensors, text):
+    if header.get("hash") != _hash(tensors, text):
         raise GraphMaskError(
             f"Expected the GraphMask {kind} at {path} as it was written, found it altered: its hash is another. Fetch "
             "it again, or make it anew."
