@@ -145,16 +145,10 @@ def test_every_byte_of_a_header_counts(originals: Path, tmp_path: Path) -> None:
     """The order of what is in it is another in every file."""
     content, path = (originals / "explanation").read_bytes(), tmp_path / "x"
     end = 8 + struct.unpack("<Q", content[:8])[0]
-    read = storage.read(originals / "explanation", "explanation")
     for place in range(8, end):
         path.write_bytes(content[:place] + bytes([content[place] ^ 0x11]) + content[place + 1 :])
-        try:
-            tensors, description = storage.read(path, "explanation")
-        except GraphMaskError:
-            continue
-        assert description == read[1]  # white space, or the order of fields
-        assert tensors.keys() == read[0].keys()
-        assert all(torch.equal(value, read[0][name]) for name, value in tensors.items())
+        with pytest.raises(GraphMaskError, match="Expected"):
+            Explanation.load(path)
 
 
 def test_claims_of_a_description(originals: Path, tmp_path: Path) -> None:
