@@ -53,18 +53,3 @@ def test_relations_tell_parallel_edges_apart() -> None:
     assert first is not None
     assert second is not None
     assert (first.tolist(), second.tolist()) == ([1, 2], [0])
-
-
-def test_the_same_edges_come_back_as_the_same_tensor() -> None:
-    """What is kept of them from layer to layer is known by where they lie."""
-    mine = tensor([(0, 1), (1, 2)])
-    looped = tensor([(0, 1), (1, 2), (0, 0), (1, 1), (2, 2)])
-    edges = EdgeMap(mine)
-    edges(mine.clone(), (), 0, "layer")
-    assert edges.effective is mine
-    edges(looped, (), 0, "layer")
-    edges(looped.clone(), (), 0, "layer")
-    assert edges.effective is looped
-    other = tensor([(1, 2), (0, 1)])
-    edges(other, (), 0, "layer")
-    assert edges.effective is other

@@ -447,31 +447,6 @@ def test_gates_that_are_trained_see_every_step_and_fixed_ones_fold_once() -> Non
     assert not any(torch.allclose(a, b) for a, b in zip(changed, stepped, strict=True))
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_what_is_kept_of_the_edges_is_given_up_when_they_change(weighted: bool) -> None:
-    """Layers share the positions of a graph's edges; edges written over in place, or others at once, are new ones."""
-    generator = torch.Generator().manual_seed(0)
-    table, gamma, beta, out = (torch.randn(*size, generator=generator) for size in ((12, 4), (4,), (4,), (4,)))
-    source, target = torch.randint(6, (2, 9), generator=generator)
-    memo: kernels.Memo = {}
-
-    def located(kept: kernels.Memo | None) -> torch.Tensor:
-        weight = torch.arange(9.0) if weighted else None
-        rows = [kernels.Rows(table, source, weight, 2, 0), kernels.Rows(table, target, None, 2, 1)]
-        with torch.no_grad():
-            return kernels.head(rows, [], kernels.Top(gamma, beta, out), memo=kept)
-
-    first = located(memo)
-    assert torch.equal(first, located(None))
-    assert torch.equal(first, located(memo))
-    assert len(memo) == 1
-    source.copy_((source + 1) % 6)
-    assert torch.equal(located(memo), located(None))
-    assert not torch.equal(first, located(memo))
-    source = source.flip(0)
-    assert torch.equal(located(memo), located(None))
-
-
 def test_negative_and_vanishing_weights_of_the_norm() -> None:
     """Without gradients they are taken into what comes before and after: nobody may notice."""
     messages = edge_messages(edges=23)

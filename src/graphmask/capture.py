@@ -159,8 +159,6 @@ class Tap:
         self.ordinal[name] = ordinal + 1
         edges = self.edge_map(edge_index, self.inputs.get(name, ()), ordinal, name)
         site, piece = self.locate(name, edges, layer.flow == "target_to_source")
-        assert self.edge_map.effective is not None
-        edge_index = self.edge_map.effective
         source, target = edge_index if layer.flow == "source_to_target" else (edge_index[1], edge_index[0])
         source_states, target_states = states(layer, self.inputs.get(name, ()), propagated, kwargs)
         messages = Messages(
@@ -174,7 +172,6 @@ class Tap:
             source_states=source_states,
             target_states=target_states,
             num_relations=int(getattr(layer, "num_relations", 0) or 0),
-            memo=self.edge_map.memo,
         )
         if value.dim() == 1:
             messages.edge_dim = 0
@@ -233,7 +230,6 @@ class Tap:
             edges=edges,
             source_states=rows_of_nodes(sender, 0),
             target_states=rows_of_nodes(receiver, 0),
-            memo=self.edge_map.memo,
         )
         for key, extra in extras.items():
             if extra is not None:

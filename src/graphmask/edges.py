@@ -15,7 +15,6 @@ from torch_geometric import EdgeIndex
 from torch_geometric.utils import is_sparse, to_edge_index
 
 from graphmask.errors import GraphMaskError
-from graphmask.kernels import Memo
 
 EdgeType = tuple[str, str, str]
 
@@ -34,8 +33,6 @@ class EdgeMap:
     def __init__(self, edge_index: Tensor | None) -> None:
         self.edge_index = edge_index
         self.flipped = False  #: did the last call send against the edges' direction?
-        self.effective: Tensor | None = None  #: the last call's edges; where they come again, the same tensor again
-        self.memo: Memo = {}
         self._last: tuple[Tensor, Tensor, bool] | None = None
 
     @property
@@ -54,16 +51,16 @@ class EdgeMap:
         if self.edge_index is None:
             self.edge_index = effective
         mine, count = self.edge_index, self.count
-        self.effective, self.flipped = effective, False
+        self.flipped = False
         if effective is mine:
             return None
         extra = effective.shape[1] - count
         # Deep models repeat the same rearrangement in every layer, and every run: match once.
         if extra > 0 and self._last is not None and torch.equal(self._last[0], effective):
-            return self._again(self._last)
+            self.flipped = self._last[2]
+            return self._last[1]
         if extra >= 0 and torch.equal(effective[:, :count], mine):
             if extra == 0:
-                self.effective = mine
                 return None
             if bool((effective[0, count:] == effective[1, count:]).all()):
                 positions = torch.full((effective.shape[1],), -1, device=effective.device)
@@ -75,7 +72,8 @@ class EdgeMap:
             if positions_of_relation is not None:
                 return positions_of_relation
         if self._last is not None and torch.equal(self._last[0], effective):
-            return self._again(self._last)
+            self.flipped = self._last[2]
+            return self._last[1]
         moved = self._loops_moved(effective)
         self.flipped = moved is None and _turned(mine, effective)
         positions = match(mine, effective.flip(0) if self.flipped else effective) if moved is None else moved
@@ -90,10 +88,6 @@ class EdgeMap:
                     "Pass the graph as the layers see it: do the rewiring before the model is called."
                 )
         self._last = (effective, positions, self.flipped)
-        return positions
-
-    def _again(self, last: tuple[Tensor, Tensor, bool]) -> Tensor:
-        self.effective, positions, self.flipped = last
         return positions
 
     def _loops_moved(self, effective: Tensor) -> Tensor | None:

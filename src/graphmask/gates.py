@@ -325,7 +325,7 @@ class EdgeGate(Gate):
 
     def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
         folded = self._fold()
-        return clamp(head(*self._parts(messages, folded), folded.top, rows, messages.memo) + self.out_bias)
+        return clamp(head(*self._parts(messages, folded), folded.top, rows) + self.out_bias)
 
     def _parts(self, messages: Messages, folded: _Folded) -> tuple[list[Rows], list[Columns]]:
         """W_1 [...] as a sum: rows looked up in projected tables, and projected columns."""

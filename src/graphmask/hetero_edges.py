@@ -60,7 +60,6 @@ class HeteroEdgeMap(EdgeMap):
 
     def __call__(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Tensor | None:
         self.types, self.layer, self.flipped = None, "", False
-        self.effective, self.memo = effective, self.whole.memo
         by_type = next((value for value in inputs if self._is_by_type(value, name)), None)
         if by_type is not None:
             return self._by_type(by_type, effective, inputs, ordinal, name)
@@ -70,14 +69,13 @@ class HeteroEdgeMap(EdgeMap):
         if kind is not None:
             return self._of(kind, effective, inputs, ordinal, name)
         positions = self.whole(effective, inputs, ordinal, name)
-        self.flipped, self.effective = self.whole.flipped, self.whole.effective
+        self.flipped = self.whole.flipped
         return positions
 
     def _of(self, kind: EdgeType, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Tensor:
         edges, place = self.parts[kind]
         local = edges(effective, inputs, ordinal, name)
         self.types, self.layer, self.flipped = (kind,), self._layer(name), edges.flipped
-        self.effective, self.memo = edges.effective, edges.memo
         return place if local is None else torch.cat([place, place.new_full((1,), -1)])[local]
 
     # A layer that is given all types at once ---------------------------------------------------------------------
@@ -111,7 +109,7 @@ class HeteroEdgeMap(EdgeMap):
             ]
             if all(bool((shift == shift[:, :1]).all()) for shift in shifts):
                 found = [self._of(kind, mine, (), 0, name) for kind, mine in zip(kinds, edges, strict=True)]
-                self.types, self.effective, self.memo = tuple(kinds), effective, self.whole.memo
+                self.types = tuple(kinds)
                 return torch.cat(found)
         here = kinds[ordinal % len(kinds)]
         return self._of(here if here in one or not one else one[0], effective, inputs, ordinal, name)

@@ -6,13 +6,15 @@ Both equal a few lines of plain PyTorch (given in their docstrings, and tested a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from graphmask import fused
+from graphmask.fused import Rows, Top
 
 #: Rows per block: few enough to stay in the processor's cache, enough that calling the operations costs little.
 BLOCK = 1 << 13
@@ -59,6 +61,12 @@ class _Blend(torch.autograd.Function):
             trained = grad_z[ctx.rows]
             for at in _blocks(len(some)):
                 trained[at] = (some[at] * m[at]).sum(1) - some[at] @ b
+        if fused.usable(grad, b):
+            picked = source if need_nodes else None
+            grad_b, grad_m, grad_nodes = fused.blend_backward(
+                grad, z, picked, ctx.count, of_baseline=need_b, of_messages=need_m
+            )
+            return grad_m, grad_z, grad_b, None, None, grad_nodes, None
         grad_m, grad_b, shut = torch.empty_like(grad) if need_m else None, torch.zeros_like(b), 1 - z
         for at in _blocks(len(z), BLOCK // 4):  # messages are wider than what gates compute
             if need_b:
@@ -93,73 +101,31 @@ def blend(
     return _Blend.apply(messages.detach(), gate, baseline, rows, in_place, *picked)
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """One part of a gate's input: of each edge, row ``index * stride + place`` of ``table``, scaled by ``weight``."""
-
-    table: Tensor
-    index: Tensor
-    weight: Tensor | None = None
-    stride: int = 1
-    place: int = 0
-
-
 #: Another part: ``value`` [E, d] projected by ``weight`` [h, d].
 Columns = tuple[Tensor, Tensor]
 
 
-class Top(NamedTuple):
-    """What follows the sum of the parts: LayerNorm's weight (None: all ones) and bias, ReLU, and a dot product."""
-
-    gamma: Tensor | None
-    beta: Tensor
-    out: Tensor
-
-
-#: What was computed of a graph's edges alone, kept for the next layer and the next run.
-Memo = dict[Any, Any]
+def _offsets(rows: Sequence[Rows]) -> tuple[list[Tensor], list[int]]:
+    """The different tables, and where each part's begins if they are laid end to end."""
+    tables = list({id(part.table): part.table for part in rows}.values())
+    before = dict(zip(map(id, tables), [0, *accumulate(map(len, tables))], strict=False))
+    return tables, [before[id(part.table)] for part in rows]
 
 
-class _Lookup:
-    """Where in the tables, laid end to end, the parts of each edge are, and their weights."""
-
-    def __init__(self, rows: Sequence[Rows], dtype: torch.dtype, memo: Memo) -> None:
-        self.tables = list({id(part.table): part.table for part in rows}.values())
-        before = dict(zip(map(id, self.tables), [0, *accumulate(map(len, self.tables))], strict=False))
-        layout = tuple((before[id(part.table)] + part.place, part.stride) for part in rows)
-        places = [place(part.index) for part in rows]
-        known = memo.get(layout)
-        if known is None or known[0] != places:
-            # The columns are kept with it: what lies at their places cannot become something else meanwhile.
-            known = memo[layout] = places, [part.index for part in rows], *_positions(rows, layout)
-        self.index: Tensor = known[2]  #: [E, k]
-        self.offsets: Tensor = known[3]
-        self.scale: Tensor | None = None  #: [E, k], if any are weighted
-        if any(part.weight is not None for part in rows):
-            self.scale = torch.ones(self.index.shape, dtype=dtype, device=self.index.device)
-            for number, part in enumerate(rows):
-                if part.weight is not None:
-                    self.scale[:, number] = part.weight
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def sums(self, table: Tensor, at: slice) -> Tensor:
-        """[n, h] the parts of each edge of a block together."""
-        index, scale = self.index[at], None if self.scale is None else self.scale[at].view(-1)
-        return torch.embedding_bag(table, index.view(-1), self.offsets[: len(index)], False, 0, False, scale)[0]
-
-
-def _positions(rows: Sequence[Rows], layout: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    """[E, k], and where in a block of them the edges begin."""
-    device = rows[0].index.device
-    columns = [part.index.long() for part in rows]
-    moved = [
-        column if (start, stride) == (0, 1) else torch.add(torch.tensor(start, device=device), column, alpha=stride)
-        for column, (start, stride) in zip(columns, layout, strict=True)
+def _positions(rows: Sequence[Rows], at: slice = ALL) -> tuple[Tensor, Tensor | None]:
+    """[n, k] which rows of the tables laid end to end are each edge's, and their weights if any have some."""
+    columns = [
+        (part.index[at].long() * part.stride).add_(before + part.place)
+        for part, before in zip(rows, _offsets(rows)[1], strict=True)
     ]
-    index = torch.stack(moved, 1)
-    return index, torch.arange(0, min(BLOCK, len(index)) * len(rows), len(rows), device=device)
+    index = torch.stack(columns, 1)
+    if all(part.weight is None for part in rows):
+        return index, None
+    scale = torch.ones(index.shape, dtype=rows[0].table.dtype, device=index.device)
+    for number, part in enumerate(rows):
+        if part.weight is not None:
+            scale[:, number] = part.weight[at]
+    return index, scale
 
 
 def place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
@@ -168,50 +134,66 @@ def place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), version
 
 
+def _locations(
+    rows: Sequence[Rows], values: Sequence[Tensor], weights: Sequence[Tensor], top: Top, *, keep: bool = False
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """What `head` returns; with ``keep`` also each edge's LayerNorm [E, h] and what it was divided by, inverted [E]."""
+    if fused.fits(rows, top):
+        dense = torch.mm(values[0], weights[0].t()) if values else None
+        for value, weight in zip(values[1:], weights[1:], strict=True):
+            assert dense is not None
+            dense.addmm_(value, weight.t())
+        return fused.locations(rows, dense, top, keep=keep)
+    gamma, beta, out = top
+    index, scale = _positions(rows)
+    edges, parts = index.shape
+    tables = _offsets(rows)[0]
+    table = tables[0] if len(tables) == 1 else torch.cat(tables)
+    offsets = torch.arange(0, min(BLOCK, edges) * parts, parts, device=index.device)
+    mean, location = torch.full_like(beta, 1 / len(beta)), beta.new_empty(edges)
+    normal, inverse = (beta.new_empty(edges, len(beta)), beta.new_empty(edges)) if keep else (None, None)
+    room = beta.new_empty(min(BLOCK, edges), len(beta))
+    for at in _blocks(edges):
+        each, scales = index[at], None if scale is None else scale[at].view(-1)
+        h = torch.embedding_bag(table, each.view(-1), offsets[: len(each)], False, 0, False, scales)[0]
+        for value, weight in zip(values, weights, strict=True):
+            h.addmm_(value[at], weight.t())
+        other = room[: len(h)]
+        scaling = torch.mv(torch.mul(h, h, out=other), mean).add_(EPS).rsqrt_()
+        h.mul_(scaling[:, None])
+        if normal is not None and inverse is not None:
+            normal[at], inverse[at] = h, scaling
+        torch.add(h if gamma is None else h.mul_(gamma), beta, out=other)
+        torch.mv(other.relu_(), out, out=location[at])
+        del h  # its memory serves the next block
+    return location, normal, inverse
+
+
 class _Head(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        trained: slice | None,
-        lookup: _Lookup,
+        trained: slice,
+        rows: Sequence[Rows],
         values: list[Tensor],
         table: Tensor,
-        gamma: Tensor | None,
+        gamma: Tensor,
         beta: Tensor,
         out: Tensor,
         *weights: Tensor,
     ) -> Tensor:
-        edges = len(lookup)
-        mean = torch.full_like(beta, 1 / len(beta))
-        location = beta.new_empty(edges)
-        start, stop, stride = (trained or slice(0)).indices(edges)
-        done, count = 0, len(range(start, stop, stride))
-        normal, inverse = beta.new_empty(count, len(beta)), beta.new_empty(count)
-        room = beta.new_empty(min(BLOCK, edges), len(beta))
-        for at in _blocks(edges):
-            h = lookup.sums(table.detach(), at)
-            for value, weight in zip(values, weights, strict=True):
-                h.addmm_(value[at], weight.t())
-            other = room[: len(h)]
-            scaling = torch.mv(torch.mul(h, h, out=other), mean).add_(EPS).rsqrt_()
-            if gamma is None:
-                torch.addcmul(beta, h, scaling[:, None], out=other)
-            else:
-                torch.addcmul(beta, h.mul_(scaling[:, None]), gamma, out=other)
-            if count:
-                first = max(start - at.start, (start - at.start) % stride)
-                some = scaling[first::stride]
-                normal[done : done + len(some)] = h[first::stride]
-                inverse[done : done + len(some)] = some
-                done += len(some)
-            torch.mv(other.relu_(), out, out=location[at])
-            del h  # its memory serves the next block
-        if trained is not None:
-            ctx.trained = trained
-            some_values = [value[trained].contiguous() for value in values]
-            index = lookup.index[trained].contiguous()
-            scale = None if lookup.scale is None else lookup.scale[trained].contiguous()
-            ctx.save_for_backward(index, scale, normal, inverse, table, gamma, beta, out, *weights, *some_values)
+        top = Top(gamma, beta, out)
+        some, some_values = rows, values
+        if trained == ALL:
+            location, normal, inverse = _locations(rows, values, weights, top, keep=True)
+        else:
+            some, some_values = [part.some(trained) for part in rows], [value[trained].contiguous() for value in values]
+            location, _, _ = _locations(rows, values, weights, top)
+            _, normal, inverse = _locations(some, some_values, weights, top, keep=True)
+        ctx.trained = trained
+        ctx.save_for_backward(
+            *_positions(some), normal, inverse, table, gamma, beta, out, *weights, *some_values
+        )
         return location
 
     @staticmethod
@@ -220,6 +202,13 @@ class _Head(torch.autograd.Function):
         index, scale, normal, inverse, table, gamma, beta, out, *rest = ctx.saved_tensors
         weights, values = rest[: len(rest) // 2], rest[len(rest) // 2 :]
         grad = grad[ctx.trained].contiguous()
+        if fused.usable(table) and table.shape[1] % fused.LANES == 0:
+            top = Top(gamma, beta, out)
+            d_table, d_top, of_columns = fused.gates_backward(
+                grad, index, scale, normal, inverse, table, top, of_columns=bool(values)
+            )
+            d_weights = [] if of_columns is None else [of_columns.t() @ value for value in values]
+            return None, None, None, d_table, *d_top, *d_weights
         d_gamma, d_beta, d_out = (torch.zeros_like(gamma) for _ in range(3))
         d_table = torch.zeros_like(table)
         d_weights = [torch.zeros_like(weight) for weight in weights]
@@ -241,23 +230,21 @@ class _Head(torch.autograd.Function):
         return None, None, None, d_table, d_gamma, d_beta, d_out, *d_weights
 
 
-def head(
-    rows: Sequence[Rows], columns: Sequence[Columns], top: Top, trained: slice = ALL, memo: Memo | None = None
-) -> Tensor:
+def head(rows: Sequence[Rows], columns: Sequence[Columns], top: Top, trained: slice = ALL) -> Tensor:
     """[E] ``relu(layer_norm(sum(r for r in rows) + sum(v @ w.T for v, w in columns))) @ out``.
 
     The mean that LayerNorm subtracts is linear in tables and weights: it must have been taken out of them already
     (every row of a table and every column of ``w`` sums to zero), which is cheaper than taking it out of every edge.
     No gradient is given to what a gate sees (weights of rows and ``v``); it comes from the edges of ``trained`` alone.
-    With the ``memo`` of a graph, its edges are not looked at again for every layer.
     """
-    lookup = _Lookup(rows, top.beta.dtype, {} if memo is None else memo)
-    table = lookup.tables[0] if len(lookup.tables) == 1 else torch.cat(lookup.tables)
     values = [value.detach() for value, _ in columns]
     weights = [weight for _, weight in columns]
     if not torch.is_grad_enabled():  # nothing to remember, and small graphs notice what autograd costs
-        return _Head.forward(None, None, lookup, values, table, *top, *weights)
-    return _Head.apply(trained, lookup, values, table, *top, *weights)
+        return _locations(rows, values, weights, top)[0]
+    tables = _offsets(rows)[0]
+    table = tables[0] if len(tables) == 1 else torch.cat(tables)
+    gamma = torch.ones_like(top.beta) if top.gamma is None else top.gamma
+    return _Head.apply(trained, rows, values, table, gamma, top.beta, top.out, *weights)
 
 
 def centred(weight: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import is_sparse
 
-from graphmask.kernels import ALL, Memo, blend
+from graphmask import fused
+from graphmask.kernels import ALL, blend
 from graphmask.taps import MatrixCall
 
 
@@ -36,7 +37,6 @@ class Messages:
     attention: Tensor | None = None  #: [E', ...] what the layer itself weighs messages by: attention or a gate
     fresh: bool = False  #: made for this call alone and nobody else's: may be overwritten
     picked: tuple[Tensor, Tensor] | None = None  #: (x [N, D], source) if the message is x[source], and nothing else
-    memo: Memo = field(default_factory=dict)  #: of the graph: what gates keep of its edges from layer to layer
 
     def is_lifted(self) -> bool:
         """Is the message really ``weight * x_j``? True of most layers that transform nodes before sending."""
@@ -75,8 +75,12 @@ Visit = Callable[[Messages], tuple[Tensor, Tensor] | tuple[Tensor, Tensor, slice
 
 def replace(messages: Messages, gate: Tensor, baseline: Tensor, rows: slice = ALL) -> Tensor:
     r"""Equation 3 of the paper, :math:`z m + (1 - z) b`; exactly ``m`` where z = 1 and exactly ``b`` where z = 0."""
-    gate, baseline = gate.to(messages.value.dtype), baseline.to(messages.value.dtype)
-    if messages.fresh and not torch.is_grad_enabled():
+    baseline = baseline.to(messages.value.dtype)
+    overwrite = messages.fresh and not torch.is_grad_enabled()
+    if overwrite and messages.edge_dim == 0 and fused.overwrite(messages.value, gate, baseline):
+        return messages.value
+    gate = gate.to(messages.value.dtype)
+    if overwrite:
         # Without another copy of the messages; weight 0 leaves m, weight 1 gives b, exactly.
         return messages.value.lerp_(messages.baseline(baseline), messages.spread(1 - gate))
     if messages.edge_dim == 0 and baseline.dim() == 1:

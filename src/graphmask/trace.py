@@ -66,7 +66,10 @@ def record(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ..
     # One place more, for the layers' own self-loops (-1).
     values = torch.full((len(state.sites), state.edge_map.count + 1), -torch.inf, device=output.device)
     for site, edges, value in columns:
-        values[site, slice(-1) if edges is None else edges] = value
+        if edges is None:
+            values[site, :-1] = value
+        else:
+            values[site].put_(edges, value.to(values.dtype))
     values = values[:, :-1]
     sizes = tuple(widths.get(site, 0) for site in range(len(state.sites)))
     trace = Trace(output, tuple(state.sites), state.edge_map, values, values > -torch.inf, sizes)
