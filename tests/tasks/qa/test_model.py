@@ -161,3 +161,18 @@ def test_bilinear_gates_never_make_a_message_per_entry():
         assert row["step_over_bound"] < 16
     assert found[2]["over_bound"] < 1.5 * found[1]["over_bound"]
     assert found[2]["over_naive"] < 0.25
+
+
+def test_upper_layers_lose_more_messages_while_the_model_learns() -> None:
+    """A tenth, two tenths, three tenths; what is left is scaled, and nothing is lost once it has learnt."""
+    model = make("matrix", torch.randn(9, 5), Sizes(dropout=0.0), 4, seed=0)
+    h = torch.randn(50, 100, model.sizes.hidden)
+    whole = model.eval().messages(h, 2)
+    model.message_dropout = 0.3
+    assert torch.equal(model.messages(h, 2), whole)
+    model.train()
+    for layer, rate in enumerate((0.1, 0.2, 0.3)):
+        found = model.messages(h, layer)
+        gone = (found == 0).all(-1)
+        assert float(gone.float().mean()) == pytest.approx(rate, abs=0.02)
+        assert torch.allclose(found[~gone], whole[~gone] / (1 - rate), rtol=1e-5, atol=1e-6)

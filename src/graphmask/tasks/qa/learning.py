@@ -13,18 +13,19 @@ from torch.nn import functional as F
 
 from graphmask.tasks import learning
 from graphmask.tasks.qa.examples import Examples, Loader
-from graphmask.tasks.qa.model import forward
+from graphmask.tasks.qa.model import EntityGCN, forward
 
 
 @dataclass(frozen=True)
 class Schedule(learning.Pace):
-    """The pace of training, and the questions of a batch."""
+    """The pace of training, the questions of a batch, and how many messages are dropped (`EntityGCN.messages`)."""
 
     size: int = 32
+    message_dropout: float = 0.0
 
 
 def train(
-    model: nn.Module,
+    model: EntityGCN,
     examples: Examples,
     development: Examples,
     schedule: Schedule,
@@ -39,7 +40,8 @@ def train(
     def loss(batch: Mapping[str, Any]) -> Tensor:
         return F.cross_entropy(forward(model, batch), batch["y"])
 
-    return learning.train(
+    model.message_dropout = schedule.message_dropout
+    done = learning.train(
         model,
         lambda epoch: Loader(examples, schedule.size, seed=seed, epoch=epoch, only=answerable),
         loss,
@@ -51,6 +53,8 @@ def train(
         path=path,
         progress=progress,
     )
+    model.message_dropout = 0.0  # gates are not trained with it: what a layer sends is what they choose from
+    return done
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch_geometric.nn import MessagePassing
 
 from graphmask.errors import GraphMaskError
@@ -40,7 +41,6 @@ class Sizes:
     scorer: tuple[int, int] = (64, 32)
     layers: int = 3
     dropout: float = 0.3
-    message_dropout: float = 0.0  #: of whole messages: a model that learns to do without some misses no single layer
 
 
 class EntityGCN(nn.Module):
@@ -66,7 +66,7 @@ class EntityGCN(nn.Module):
             nn.Linear(sizes.scorer[1], 1),
         )
         self.dropout = nn.Dropout(sizes.dropout)
-        self.message_dropout = nn.Dropout(sizes.message_dropout)
+        self.message_dropout = 0.0  # of whole messages at the top layer, while the model itself learns
 
     def read(self, query: Tensor, lengths: Tensor) -> Tensor:
         """[B, Q] words -> [B, d]: the last states of both directions of the upper layer."""
@@ -86,10 +86,17 @@ class EntityGCN(nn.Module):
         gate = torch.sigmoid(self.update(torch.cat([u, h], -1)))
         return gate * torch.tanh(u) + (1 - gate) * h
 
-    def messages(self, h: Tensor) -> Tensor:
-        """[..., R, d]: what a mention sends along each relation."""
+    def messages(self, h: Tensor, layer: int) -> Tensor:
+        """[..., R, d]: what a mention sends along each relation.
+
+        Whole messages may be dropped, the more the higher the layer, as layers are in networks of stochastic depth
+        (Huang et al. 2016): such a model learns to do first what matters most.
+        """
         found = self.relations(self.dropout(h)).unflatten(-1, (len(RELATIONS), -1))
-        return found * self.message_dropout(torch.ones_like(found[..., :1])) if self.training else found
+        if not self.message_dropout:
+            return found
+        rate = self.message_dropout * (layer + 1) / self.sizes.layers
+        return found * F.dropout(torch.ones_like(found[..., :1]), rate, self.training)
 
     def best(self, h: Tensor, query: Tensor, owner: Tensor, entity: Tensor, graphs: int) -> Tensor:
         """[B, candidates] from [N] mentions of the candidates ``entity`` (negative: of none) of graphs ``owner``."""
@@ -111,8 +118,8 @@ class MatrixForm(EntityGCN):
         graphs, nodes = entity.shape
         read = self.read(query, lengths)[:, None].expand(-1, nodes, -1)
         h = self.states(x, read)
-        for _ in range(self.sizes.layers):
-            h = self.layer(h, self.tap(adjacency, self.messages(h).transpose(1, 2), h).sum(1))
+        for layer in range(self.sizes.layers):
+            h = self.layer(h, self.tap(adjacency, self.messages(h, layer).transpose(1, 2), h).sum(1))
         owner = torch.arange(graphs, device=x.device).repeat_interleave(nodes)
         return self.best(h.flatten(0, 1), read.flatten(0, 1), owner, entity.flatten(), graphs)
 
@@ -152,8 +159,8 @@ class EdgeForm(EntityGCN):
     ) -> Tensor:
         read = self.read(query, lengths)[batch]
         h = self.states(x, read)
-        for _ in range(self.sizes.layers):
-            h = self.layer(h, self.propagation(h, self.messages(h), edge_index, edge_type, edge_weight))
+        for layer in range(self.sizes.layers):
+            h = self.layer(h, self.propagation(h, self.messages(h, layer), edge_index, edge_type, edge_weight))
         return self.best(h, read, batch, entity, len(lengths))
 
 
