@@ -41,7 +41,7 @@ class Preset:
     schedule: Schedule = field(default_factory=lambda: Schedule(epochs=14, learning_rate=1.5e-3, message_dropout=0.3))
     #: One question in seven is all but undecided between two candidates: its answer changes for next to nothing.
     recipe: Recipe = field(default_factory=lambda: Recipe(margin=1.0, flips=4.0))
-    tolerance: float = 0.03
+    tolerance: float = 0.015
     gate_epochs: int = 12
     gate_size: int = 32  #: questions per batch while gates are trained
     hidden: int = 64  #: of the gates
@@ -55,6 +55,7 @@ PRESETS = {
     "paper": Preset(
         Sizes(query=256, hidden=512, first=1024, scorer=(256, 128), dropout=0.2),
         Schedule(epochs=20, learning_rate=1e-4),
+        tolerance=0.03,
     ),
 }
 
