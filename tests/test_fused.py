@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphmask import fused, kernels
 from graphmask.kernels import Rows, Top, centred
+from test_gates import Largest
 
 pytestmark = pytest.mark.skipif(fused._fused is None, reason="installed without a compiler: PyTorch does it all")
 
@@ -77,6 +78,23 @@ def test_an_edge_is_the_same_in_any_company(edges: int, seed: int) -> None:
         whole = kernels.head(rows, [], top)
         one = kernels.head([part.some(slice(edges, None)) for part in rows], [], top)
     assert torch.equal(whole[edges:], one)
+
+
+def test_columns_are_projected_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, columns, top = parts(333, 32, dtype=torch.float)
+    columns = [*columns, *parts(333, 32, 5, torch.float)[1]]
+    with torch.no_grad():
+        whole = kernels.head(rows, columns, top)
+        monkeypatch.setattr(fused, "block", lambda: 50)
+        assert torch.allclose(kernels.head(rows, columns, top), whole, rtol=1e-5, atol=1e-5)
+        with Largest() as largest:
+            kernels.head(rows, columns, top)
+    assert largest.numel < 333 * 32
+    rows[0].table.grad = None
+    location = kernels.head(rows, columns, top)
+    assert torch.allclose(location, whole, rtol=1e-5, atol=1e-5)
+    location.sum().backward()
+    assert rows[0].table.grad is not None
 
 
 def test_threads_divide_the_edges(monkeypatch: pytest.MonkeyPatch) -> None:

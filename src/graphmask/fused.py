@@ -59,6 +59,11 @@ def fits(rows: Sequence[Rows], top: Top) -> bool:
     return 0 < len(rows) <= MOST_PARTS and len(top.beta) % LANES == 0 and usable(top.beta, *(r.table for r in rows))
 
 
+def block() -> int:
+    """Edges at once, of what needs a row for each: few enough for the processor's cache, enough for every thread."""
+    return PER_THREAD * torch.get_num_threads()
+
+
 def locations(
     rows: Sequence[Rows], dense: Tensor | None, top: Top, *, keep: bool = False
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:

@@ -134,16 +134,31 @@ def place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), version
 
 
+def _in_c(
+    rows: Sequence[Rows], values: Sequence[Tensor], weights: Sequence[Tensor], top: Top, *, keep: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """`_locations` by `fused`: columns are projected by PyTorch, block by block, so that no row is kept per message."""
+    edges, found = len(rows[0].index), []
+    blocks = _blocks(edges, fused.block()) if values else []
+    for at in blocks or [slice(0, edges)]:
+        dense = torch.mm(values[0][at], weights[0].t()) if values else None
+        for value, weight in zip(values[1:], weights[1:], strict=True):
+            assert dense is not None
+            dense.addmm_(value[at], weight.t())
+        some = [part.some(at) for part in rows] if values else rows
+        found.append(fused.locations(some, dense, top, keep=keep))
+    if len(found) == 1:
+        return found[0]
+    location, normal, inverse = zip(*found, strict=True)
+    return torch.cat(location), torch.cat(normal) if keep else None, torch.cat(inverse) if keep else None
+
+
 def _locations(
     rows: Sequence[Rows], values: Sequence[Tensor], weights: Sequence[Tensor], top: Top, *, keep: bool = False
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """What `head` returns; with ``keep`` also each edge's LayerNorm [E, h] and what it was divided by, inverted [E]."""
     if fused.fits(rows, top):
-        dense = torch.mm(values[0], weights[0].t()) if values else None
-        for value, weight in zip(values[1:], weights[1:], strict=True):
-            assert dense is not None
-            dense.addmm_(value, weight.t())
-        return fused.locations(rows, dense, top, keep=keep)
+        return _in_c(rows, values, weights, top, keep=keep)
     gamma, beta, out = top
     index, scale = _positions(rows)
     edges, parts = index.shape
