@@ -64,6 +64,24 @@ def test_attributes() -> None:
     assert len(model._forward_hooks) == 0
 
 
+@pytest.mark.parametrize("change", ["nothing", "one more", "one less"])
+def test_the_order_of_a_set_and_of_a_dictionary(change: str) -> None:
+    module = nn.Module()
+    module.types = {7}
+    module.types.add(15)  # both want one slot, so filled anew from [15, 7] the set would come out as [7, 15]
+    module.names = {"first": 1, "second": 2}
+    assert list(module.types) == [15, 7]
+    with guest(module):
+        if change == "one more":
+            module.types.add(3)
+            module.names["third"] = 3
+        elif change == "one less":
+            module.names.pop("first")
+            module.types.discard(15)
+    assert module.types == {7, 15} and list(module.names.items()) == [("first", 1), ("second", 2)]
+    assert list(module.types) == [15, 7]
+
+
 def test_statistics_gradients_and_modes() -> None:
     model = Writer().train()
     model.norm.eval()

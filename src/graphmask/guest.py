@@ -73,13 +73,14 @@ def _remember(stack: list[Any]) -> tuple[list[dict[Any, Any]], list[tuple[Any, A
 
 def _restore(value: Any, content: Any) -> None:
     if isinstance(value, dict):
-        for key in [key for key in value if key not in content]:
-            del value[key]
+        if list(value) != list(content):  # emptied only then: the order of entries is the user's too
+            value.clear()
         value.update(content)
     elif isinstance(value, list):
         value[:] = content
     elif isinstance(value, set):
-        value.clear()
+        # Only what differs: a set filled anew may come out in another order, even with the same elements.
+        value.difference_update(value.difference(content))
         value.update(content)
     elif isinstance(value, Tensor) and not torch.equal(value, content):
         with torch.no_grad():
