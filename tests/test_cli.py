@@ -82,6 +82,22 @@ def _analysed_and_reported(folder: Path) -> None:
     assert {path.name for path in (folder / "figures").iterdir()} == {"edge_types.svg", "erosion.svg", "frontier.svg"}
 
 
+def test_a_folder_with_another_run_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("the model was trained")
+
+    monkeypatch.setattr(runner, "train_model", never)
+    before = {"task": "star", "seed": 0, "recipe": "concave", "tolerance": 0.03, "precision": None}
+    (tmp_path / "run.json").write_text(json.dumps(before))
+    for options, wrong in ((["--seed", "3"], "seed 0"), (["--recipe", "paper"], "recipe 'concave'")):
+        result = invoke(cli.app, ["run", "star", "--out", str(tmp_path), *options])
+        assert isinstance(result.exception, GraphMaskError)
+        assert f"found one with {wrong}. Pass another folder" in str(result.exception)
+    assert json.loads((tmp_path / "run.json").read_text()) == before
+    with pytest.raises(AssertionError, match="was trained"):  # the same run may go on
+        invoke(cli.app, ["run", "star", "--out", str(tmp_path)], catch_exceptions=False)
+
+
 def test_report_of_what_is_no_run(tmp_path: Path) -> None:
     for command in ("analyse", "report"):
         result = invoke(cli.app, [command, str(tmp_path)])

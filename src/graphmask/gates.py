@@ -293,11 +293,15 @@ class EdgeGate(Gate):
         return self._folded[1]
 
     def _folds(self) -> _Folded:
-        weights, bias = {}, centred(self.bias)
-        for key in self.sizes:
-            # W' and b' with W' x + b' = W ((x - mean) * scale), less LayerNorm's mean
-            weights[key] = centred(self.weights[key]) * self.get_buffer(f"scale:{key}")
-            bias = bias - weights[key] @ self.get_buffer(f"mean:{key}")
+        # W' and b' with W' x + b' = W ((x - mean) * scale) + b, less LayerNorm's mean: all inputs side by side, the
+        # constant as one more, since small graphs notice every operation.
+        names = list(self.sizes)
+        one = self.bias.new_ones(1)
+        scale = torch.cat([*(self.get_buffer(f"scale:{key}") for key in names), one])
+        point = torch.cat([*(-self.get_buffer(f"mean:{key}") for key in names), one])
+        joined = centred(torch.cat([*(self.weights[key] for key in names), self.bias[:, None]], 1)) * scale
+        weights = dict(zip(names, joined.split([*self.sizes.values(), 1], 1), strict=False))
+        bias = joined @ point
         tables = {key: table - table.mean(1, keepdim=True) for key, table in self.tables.items()}
         biases = {"all": bias}
         biases |= {key: weight[:, 0] for key, weight in weights.items() if self.sizes[key] == 1}

@@ -138,6 +138,7 @@ class Training:
         self.history = History()
         self.best: tuple[dict[str, Tensor], list[float], Verdict] | None = None
         self.stale = 0  # verdicts since the best was found
+        self.last_look: Validation | None = None  # at the validation data, when all steps are done
         self.tightness = 1.0  # share of the target aimed at, where hard gates ask for less than soft ones
         self.starts = [baseline.detach().clone() for baseline in probe.baselines]
         self.bare = False  # baselines are back at their start, and learn no more until gates are settled
@@ -244,7 +245,12 @@ class Training:
         return verdict.within(tolerance, self.recipe.flips)
 
     def look_at(self, loader: Iterable[Any]) -> Validation:
-        return Validation(self.probe, self.model, self.forward, self.divergence, loader, self.team)
+        if self.last_look is not None:
+            return self.last_look
+        found = Validation(self.probe, self.model, self.forward, self.divergence, loader, self.team)
+        if self.step >= self.steps:  # nothing changes any more: the last verdict and `finish` look at the same
+            self.last_look = found
+        return found
 
     def validate(self, loader: Iterable[Any]) -> tuple[list[float], Verdict]:
         """The thresholds hard gates would use now, and what they do to the model."""
@@ -272,7 +278,7 @@ class Training:
         nothing = self.best is None or self.best[2].undecided
         if nothing and excess > FAR_OFF and self.tightness < HOPELESS and not self.bare:
             # Baselines that have learnt make up for half-open gates at any aim: begin again without.
-            self.bare, self.tightness = True, 0.5
+            self.bare, self.tightness, self.last_look = True, 0.5, None
             with torch.no_grad():
                 for baseline, start in zip(self.probe.baselines, self.starts, strict=True):
                     baseline.copy_(start)

@@ -55,8 +55,9 @@ def test_another_seed_another_gate(name: str) -> None:
     assert not torch.equal(explanation.scores, fitted(name).explain(data).scores)
 
 
+@pytest.mark.parametrize("moment", [5, 8], ids=["training", "the last verdict"])
 @pytest.mark.parametrize("name", ["GAT", "norm and dropout", "RGCN"])
-def test_interrupted_and_resumed_is_the_same(name: str, tmp_path: Path) -> None:
+def test_interrupted_and_resumed_is_the_same(name: str, moment: int, tmp_path: Path) -> None:
     case = BY_NAME[name]
     path = tmp_path / "state"
     loader = case.loader(2)
@@ -67,7 +68,7 @@ def test_interrupted_and_resumed_is_the_same(name: str, tmp_path: Path) -> None:
         def __iter__(self):  # type: ignore[no-untyped-def]
             Interrupted.passes += 1
             yield loader[0]
-            if Interrupted.passes == 9:
+            if Interrupted.passes == moment:
                 raise KeyboardInterrupt
             yield loader[1]
 
@@ -78,5 +79,9 @@ def test_interrupted_and_resumed_is_the_same(name: str, tmp_path: Path) -> None:
         parts.fit(Interrupted(), progress=False, epochs=4, checkpoint=path)
     assert path.exists()
     parts.fit(loader, progress=False, epochs=4, checkpoint=path)
+    done = GraphMask(case.model(), recipe=QUICK)
+    done.fit(loader, progress=False, epochs=4, checkpoint=path)  # as if interrupted after the last step
     data = case.one(case.graphs(1)[0])
-    assert same(whole.explain(data, allow_infeasible=True), parts.explain(data, allow_infeasible=True))
+    found = whole.explain(data, allow_infeasible=True)
+    assert same(found, parts.explain(data, allow_infeasible=True))
+    assert same(found, done.explain(data, allow_infeasible=True))

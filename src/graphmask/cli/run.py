@@ -30,7 +30,7 @@ def run(
     gold_trees: Annotated[bool, typer.Option(help="srl: trees, lemmas, tags from the gold columns.")] = False,
     accumulate: Annotated[int, typer.Option(help="star, relay: batches per step, in each process.")] = 1,
     precision: Annotated[str | None, typer.Option(help="star, relay: bf16 runs the model under autocast.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for what is written; out/TASK by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for what is written; out/TASK, or out/TASK-SEED.")] = None,
     json: Json = None,
 ) -> None:
     """Train a task's model, fit GraphMask, explain fresh graphs and compare with the known answer."""
@@ -43,7 +43,8 @@ def run(
     tolerance = 0.03 if tolerance is None else tolerance
     tasks.get(task)
     require()  # what is written at the end must not fail for a missing package
-    out = out or Path("out") / task
+    out = out or Path("out") / (f"{task}-{seed}" if seed else task)
+    folder.check_free(out, task=task, seed=seed, recipe=recipe, tolerance=tolerance, precision=precision)
     unfinished = out / "unfinished.safetensors"
     console.print(f"training the {task} model ...")
     with runner.one_thread():
@@ -68,9 +69,9 @@ def run(
     )
     keys = ["retained", "divergence", "flips", "faithful", "fit_seconds", "fit_cpu_seconds", "explain_ms"]
     show("the rest", ["figure", "value"], [[key, figures[key]] for key in keys])
-    page = write_task_page(out / f"{task}.html", result, task) if distributed.first() else None
+    write_json(json, figures)
     folder.write(out, result)
+    page = write_task_page(out / f"{task}.html", result, task) if distributed.first() else None
     if distributed.first():
         unfinished.unlink(missing_ok=True)
     console.print(f"page: {page}\nnext: graphmask analyse {out} && graphmask report {out}", highlight=False)
-    write_json(json, figures)

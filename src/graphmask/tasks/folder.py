@@ -64,13 +64,25 @@ def describe(name: str, batch: Batch) -> list[dict[str, Any]]:
     return found
 
 
+def check_free(path: Path, **wanted: Any) -> None:
+    """Raise if the folder holds a finished run with other settings: before hours of work, not after."""
+    if not (path / FIGURES).exists():
+        return
+    found = figures_of(path)
+    other = [f"{key} {found.get(key)!r}" for key, value in wanted.items() if found.get(key) != value]
+    if other:
+        asked = ", ".join(f"{key} {value!r}" for key, value in wanted.items() if found.get(key) != value)
+        raise GraphMaskError(
+            f"Expected {path} to be free or to hold the same run ({asked}), found one with {', '.join(other)}. "
+            "Pass another folder with --out, or delete this one."
+        )
+
+
 def write(path: Path, run: runner.Run, *, progress: bool = True) -> store.Store:
-    """Model, gates, figures and all explanations."""
+    """All explanations, model, gates and figures."""
     name = run.figures["task"]
     first = distributed.first()
-    if first:
-        storage.write(path / MODEL, "model", run.model.state_dict(), {"task": name, "seed": run.figures["seed"]})
-        run.explainer.save(path / EXPLAINER)
+    # First: it is refused if the folder has explanations by another explainer, and then nothing is touched.
     written = run.explainer.explain_all(
         run.test,
         out=path / EXPLANATIONS,
@@ -78,7 +90,10 @@ def write(path: Path, run: runner.Run, *, progress: bool = True) -> store.Store:
         allow_infeasible=True,
         progress=progress and first,
     )
-    if first:  # and last: a folder with figures is complete
+    if first:
+        storage.write(path / MODEL, "model", run.model.state_dict(), {"task": name, "seed": run.figures["seed"]})
+        run.explainer.save(path / EXPLAINER)
+        # Last: a folder with figures is complete.
         storage.write_bytes(path / FIGURES, (json.dumps(run.figures, indent=2) + "\n").encode())
     return written
 

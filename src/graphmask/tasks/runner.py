@@ -20,7 +20,7 @@ from graphmask.tasks import gold
 from graphmask.training import Recipe
 
 #: Graphs to fit on, to calibrate on, and to be judged by.
-FIT, VALIDATION, TEST = 24_000, 2_000, 2_000
+FIT, VALIDATION, TEST = 32_000, 2_000, 2_000
 
 
 @contextmanager
