@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from graphmask import checkpoint, storage
 from graphmask.errors import GraphMaskError
@@ -23,6 +24,7 @@ class Pace:
     epochs: int = 8
     learning_rate: float = 2e-3
     clip: float = 5.0
+    average: float = 0.0  #: weights are averaged over steps, each time this share of the average stays; 0: the last
 
 
 class Batches(Protocol):
@@ -37,7 +39,7 @@ def train(
     model: nn.Module,
     batches: Callable[[int], Batches],
     loss: Callable[[Any], Tensor],
-    score: Callable[[], float],
+    score: Callable[[nn.Module], float],
     pace: Pace,
     *,
     measure: str,
@@ -51,12 +53,14 @@ def train(
     Args:
         batches: those of an epoch.
         loss: of a batch.
-        score: of the model on development data, under the name ``measure``.
+        score: of the model (or one with averaged weights) on development data, under the name ``measure``.
         settings: what else must agree for a training to be gone on with.
         path: written after every epoch; if it exists, training goes on from it with the same result.
     """
     started, seconds = time.process_time(), 0.0
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=pace.learning_rate)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(pace.average)) if pace.average else None
+    judged = model if average is None else average.module
     history: list[dict[str, float]] = []
     best = _state(model)
     same = storage.as_json({"schedule": pace.__dict__, "seed": seed, **settings})
@@ -69,6 +73,8 @@ def train(
         with storage.understood(path, "training"):
             model.load_state_dict(checkpoint.part(tensors, "model."))
             checkpoint.optimiser_from_tensors(optimiser, tensors)
+            if average is not None:
+                average.load_state_dict(checkpoint.part(tensors, "average."))
             best, history = checkpoint.part(tensors, "best."), description["history"]
             seconds = description["cpu_seconds"]
     with torch.random.fork_rng(devices=[]), steps(pace.epochs - len(history), enabled=progress) as step:
@@ -77,15 +83,17 @@ def train(
             step(f"training, epoch {epoch + 1}{so_far}")
             # What an epoch draws depends on nothing before it: a resumed training goes on alike.
             torch.manual_seed(seed * 1_000_003 + epoch)
-            mean = _epoch(model, batches(epoch), loss, optimiser, pace, epoch)
-            found = score()
+            mean = _epoch(model, batches(epoch), loss, optimiser, pace, epoch, average)
+            found = score(judged)
             if not history or found > max(line[measure] for line in history):
-                best = _state(model)
+                best = _state(judged)
             history.append({"epoch": epoch + 1, "loss": mean, measure: found})
             if path is not None:
                 tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
                 tensors |= {f"best.{key}": value for key, value in best.items()}
                 tensors |= checkpoint.optimiser_to_tensors(optimiser)
+                if average is not None:
+                    tensors |= {f"average.{key}": value for key, value in average.state_dict().items()}
                 spent = seconds + time.process_time() - started
                 about = {"settings": same, "history": history, "cpu_seconds": spent}
                 storage.write(path, "training", tensors, about)
@@ -101,6 +109,7 @@ def _epoch(
     optimiser: torch.optim.Optimizer,
     pace: Pace,
     epoch: int,
+    average: AveragedModel | None,
 ) -> float:
     model.train()
     total = 0.0
@@ -113,6 +122,8 @@ def _epoch(
         found.backward()
         nn.utils.clip_grad_norm_(model.parameters(), pace.clip)
         optimiser.step()
+        if average is not None:
+            average.update_parameters(model)
         total += float(found.detach())
     return total / len(batches)
 

@@ -45,7 +45,7 @@ def train(
         model,
         lambda epoch: Loader(examples, schedule.size, seed=seed, epoch=epoch, only=answerable),
         loss,
-        lambda: accuracy(predict(model, development), development),
+        lambda judged: accuracy(predict(judged, development), development),
         schedule,
         measure="accuracy",
         settings={"examples": len(answerable)},

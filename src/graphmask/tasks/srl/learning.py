@@ -69,7 +69,7 @@ def train(
         model,
         lambda epoch: buckets.batches(lengths, tokens=schedule.tokens, seed=seed, epoch=epoch),
         loss,
-        lambda: arguments(model, development).f1,
+        lambda judged: arguments(judged, development).f1,
         schedule,
         measure="f1",
         settings={"examples": len(examples)},
