@@ -38,7 +38,9 @@ class Preset:
     """Sizes of the model, how it is trained, and how gates are."""
 
     sizes: Sizes = field(default_factory=Sizes)
-    schedule: Schedule = field(default_factory=lambda: Schedule(epochs=14, learning_rate=1.5e-3, message_dropout=0.3))
+    schedule: Schedule = field(
+        default_factory=lambda: Schedule(epochs=14, learning_rate=1.5e-3, average=0.999, message_dropout=0.3)
+    )
     #: One question in seven is all but undecided between two candidates: its answer changes for next to nothing.
     recipe: Recipe = field(default_factory=lambda: Recipe(margin=1.0, flips=4.0))
     tolerance: float = 0.02

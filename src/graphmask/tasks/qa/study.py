@@ -242,7 +242,9 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
     dropped = by_name["dropped"].filter(by_name["dropped"]["layer"].is_not_null())
     accuracy, agreement = (dropped.filter(dropped["measure"] == name)["value"].to_list() for name in KNOCK_OUT)
     summary |= {"knockout": accuracy, "knockout_agreement": agreement}
-    summary["ranks_agree"] = ranks_agree(by_name["attribution"], agreement)
+    attribution = by_name["attribution"]
+    summary["ranks_agree"] = ranks_agree(attribution, accuracy)
+    summary["ranks_agree_by_answers"] = ranks_agree(attribution, agreement)
     agreed = {row["method"]: row for row in by_name["evidence"].iter_rows(named=True)}
     auc = {name: row["auc"] for name, row in agreed.items()}
     summary["evidence"] = {"auc": auc.pop("graphmask, all of test"), **auc}
@@ -250,7 +252,7 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
     return summary | {"tables": {named.name: named.frame.to_dicts() for named in found}}
 
 
-#: Net accuracy says little where few answers change for the better or worse: the answers that stay the same say more.
+#: Accuracy, as in the paper, and the answers that stay the same: of those that change, as many may get better as worse.
 KNOCK_OUT = ("score", "agreement")
 
 
