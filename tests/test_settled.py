@@ -32,7 +32,7 @@ def finish(
     fit.model = fit.forward = fit.divergence = fit.team = None
     fit.recipe, fit.tolerance, fit.history = Recipe(), 0.03, History()
     fit.best = None if best is None else ({}, BEST, best)
-    fit.thresholds = SETTLED
+    fit.thresholds, fit.step, fit.steps = SETTLED, 1, 1
     fit.finish([])
     return [float(gate.shift) + hard_concrete.EVEN for gate in gates], fit
 

@@ -105,6 +105,8 @@ class History:
 class Training:
     """One fit of a probe: everything that changes from step to step, so that it can be saved and resumed."""
 
+    last_look: Validation | None = None  #: at the validation data, when all steps are done
+
     def __init__(
         self,
         probe: Probe,
@@ -138,7 +140,6 @@ class Training:
         self.history = History()
         self.best: tuple[dict[str, Tensor], list[float], Verdict] | None = None
         self.stale = 0  # verdicts since the best was found
-        self.last_look: Validation | None = None  # at the validation data, when all steps are done
         self.tightness = 1.0  # share of the target aimed at, where hard gates ask for less than soft ones
         self.starts = [baseline.detach().clone() for baseline in probe.baselines]
         self.bare = False  # baselines are back at their start, and learn no more until gates are settled
