@@ -42,7 +42,9 @@ def folder(tmp_path_factory):
 def tiny():
     before = dict(experiment.PRESETS)
     experiment.PRESETS["tiny"] = TINY
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "SAMPLE", 2)  # each costs the methods that search per example seconds
+        yield
     experiment.PRESETS.clear()
     experiment.PRESETS.update(before)
 
@@ -136,6 +138,7 @@ def test_soft_gates_are_the_layers_own(run):
 def test_all_tables_and_the_file_of_figures(run):
     found = list(study.tables(run, 2, progress=False))
     names = [named.name for named in found]
+    assert next(named for named in found if named.name == "attribution").note == "2 test examples, drawn with seed 0"
     assert names[:5] == ["labels", "superfluous", "aims", "paths", "distances"]
     figures = json.loads(json.dumps(study.figures(run, found)))
     assert figures["erosion"]["superfluous"]["0"][0] == pytest.approx(run.figures["f1"])

@@ -146,7 +146,7 @@ def soft_gates(explainer: GraphMask, development: Sequence[Batch], test: Sequenc
     }
 
 
-def attribution(run: Run, names: Sequence[str], *, sample: int = SAMPLE, seed: int = 0) -> polars.DataFrame:
+def attribution(run: Run, names: Sequence[str], *, sample: int, seed: int = 0) -> polars.DataFrame:
     """Share of the attribution per layer, per method, on a sample of test examples (as table 6 for QA)."""
     test = run.corpus.parts["test"]
     chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(seed))[:sample].sort().values.tolist()
@@ -221,7 +221,8 @@ def tables(run: Run, fits: int, *, progress: bool = True) -> Iterator[Named]:
     dropped = analysis.layers_dropped(run.explainer, test, f1, allow_infeasible=True)
     yield Named("dropped", "F1 of the model without one layer's messages", dropped)
     note = f"{SAMPLE} test examples, drawn with seed 0"
-    yield Named("attribution", "Share of the attribution per layer and method", attribution(run, OTHERS), note)
+    shares = attribution(run, OTHERS, sample=SAMPLE)
+    yield Named("attribution", "Share of the attribution per layer and method", shares, note)
     if fits > 1:
         kappa, seeds = several_fits(run, fits, progress=progress)
         yield Named("stability", f"Agreement of {fits} fits", kappa)
