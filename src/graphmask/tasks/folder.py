@@ -65,15 +65,15 @@ def describe(name: str, batch: Batch) -> list[dict[str, Any]]:
 
 
 def check_free(path: Path, **wanted: Any) -> None:
-    """Raise if the folder holds a finished run with other settings: before hours of work, not after."""
+    """Raise if the folder holds a finished run with other settings: before any work, not after."""
     if not (path / FIGURES).exists():
         return
     found = figures_of(path)
-    other = [f"{key} {found.get(key)!r}" for key, value in wanted.items() if found.get(key) != value]
-    if other:
-        asked = ", ".join(f"{key} {value!r}" for key, value in wanted.items() if found.get(key) != value)
+    differ = [key for key, value in wanted.items() if found.get(key) != value]
+    if differ:
+        asked, other = (", ".join(f"{key} {each.get(key)!r}" for key in differ) for each in (wanted, found))
         raise GraphMaskError(
-            f"Expected {path} to be free or to hold the same run ({asked}), found one with {', '.join(other)}. "
+            f"Expected {path} to be free or to hold the same run ({asked}), found one with {other}. "
             "Pass another folder with --out, or delete this one."
         )
 
