@@ -29,7 +29,9 @@ def parts(edges: int, width: int, seed: int = 0, dtype: torch.dtype = torch.doub
     source, target, kind = (torch.randint(n, (edges,), generator=g) for n in (7, 7, 5))
     rows = [Rows(pairs, source, rand(edges), 2, 0), Rows(pairs, target, None, 2, 1), Rows(single, kind)]
     columns = [(rand(edges, 3), centred(rand(width, 3)).requires_grad_())]
-    return rows, columns, Top(*(rand(width).requires_grad_() for _ in range(3)))
+    gamma, beta, out = (rand(width) for _ in range(3))
+    top = Top(gamma, beta, 2 * out / width**0.5, rand(1)[0])  # one edge in a few is beyond the limit
+    return rows, columns, Top(*(value.requires_grad_() for value in top))
 
 
 def in_torch(monkeypatch: pytest.MonkeyPatch) -> None:

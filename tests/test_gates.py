@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphmask import GraphMask, GraphMaskError, gates, kernels
-from graphmask.gates import BilinearGate, EdgeGate, SiteSpec, build, clamp
+from graphmask.gates import BilinearGate, EdgeGate, SiteSpec, build
+from graphmask.kernels import clamp
 from graphmask.messages import Messages
 from graphmask.taps import MatrixCall
 from graphmask.training import Recipe

@@ -13,7 +13,7 @@ from graphmask.batches import Forward
 from graphmask.distributed import ALONE, Team, shares
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
-from graphmask.gates import LIMIT
+from graphmask.kernels import LIMIT
 from graphmask.probe import Probe
 from graphmask.trace import Trace
 

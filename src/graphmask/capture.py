@@ -26,8 +26,9 @@ from graphmask.taps import AdjacencyTap, MatrixCall, MessageTap
 class Tap:
     """State of one tapping: which call comes next, which site it belongs to, which edges are whose."""
 
-    def __init__(self, visit: Visit, edge_map: EdgeMap, sites: tuple[Site, ...] | None) -> None:
+    def __init__(self, visit: Visit, edge_map: EdgeMap, sites: tuple[Site, ...] | None, *, bare: bool) -> None:
         self.visit = visit
+        self.bare = bare
         self.live = True
         self.edge_map = edge_map
         self.discovering = sites is None
@@ -160,7 +161,6 @@ class Tap:
         edges = self.edge_map(edge_index, self.inputs.get(name, ()), ordinal, name)
         site, piece = self.locate(name, edges, layer.flow == "target_to_source")
         source, target = edge_index if layer.flow == "source_to_target" else (edge_index[1], edge_index[0])
-        source_states, target_states = states(layer, self.inputs.get(name, ()), propagated, kwargs)
         messages = Messages(
             site=site,
             piece=piece,
@@ -169,9 +169,6 @@ class Tap:
             source=source,
             target=target,
             edges=edges,
-            source_states=source_states,
-            target_states=target_states,
-            num_relations=int(getattr(layer, "num_relations", 0) or 0),
         )
         if value.dim() == 1:
             messages.edge_dim = 0
@@ -180,6 +177,21 @@ class Tap:
                 f"Expected module {name!r} to send one message per edge ({count}), "
                 f"got {value.shape[messages.edge_dim]}."
             )
+        if not self.bare:
+            self._describe(messages, name, layer, kwargs)
+        messages.fresh = is_fresh(value, layer, kwargs)
+        if value.grad_fn is not None and value.grad_fn.name() == "IndexSelectBackward0" and value is kwargs.get("x_j"):
+            rows = lifted(messages, layer, kwargs, propagated)
+            messages.picked = None if rows is None else (rows[0], source)
+        answer = self.visit(messages)
+        return None if answer is None else replace(messages, *answer)
+
+    def _describe(self, messages: Messages, name: str, layer: MessagePassing, kwargs: dict[str, Any]) -> None:
+        """Add what the layer knows of its messages."""
+        propagated, count = self.pending[name][1], messages.source.shape[0]
+        known = states(layer, self.inputs.get(name, ()), propagated, kwargs)
+        messages.source_states, messages.target_states = known
+        messages.num_relations = int(getattr(layer, "num_relations", 0) or 0)
         for key, extra in kwargs.items():
             if key.endswith(("_i", "_j")) or key in MessagePassing.special_args or not isinstance(extra, Tensor):
                 continue
@@ -190,12 +202,6 @@ class Tap:
         if isinstance(attention, Tensor) and attention.dim() and attention.shape[0] == count:
             messages.attention = attention.detach()
         messages.lifted = lifted(messages, layer, kwargs, propagated)
-        messages.fresh = is_fresh(value, layer, kwargs)
-        gathered = value.grad_fn is not None and value.grad_fn.name() == "IndexSelectBackward0"
-        if gathered and messages.lifted is not None and value is kwargs["x_j"]:
-            messages.picked = messages.lifted[0], source
-        answer = self.visit(messages)
-        return None if answer is None else replace(messages, *answer)
 
     def _add_types(self, messages: Messages) -> None:
         """Where one call carries several edge types (HGTConv), gates must know which."""
@@ -281,14 +287,16 @@ def tap(
     sites: tuple[Site, ...] | None = None,
     *,
     recompute: bool = False,
+    bare: bool = False,
 ) -> Iterator[Tap]:
     """Inside, every message of ``model`` goes through ``visit``; afterwards no hook is left.
 
     ``sites=None`` discovers the sites (in ``Tap.sites``). ``edge_index`` is the graph as the user passed it;
     without it the edges of the first site stand for it. Several runs over one graph may share an `EdgeMap`.
-    With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it.
+    With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it. With ``bare`` messages come
+    without what their layer knows of them (states, features): enough to mask them.
     """
-    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites)
+    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites, bare=bare)
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
     switched: list[tuple[nn.Module, str, Any]] = []
     try:

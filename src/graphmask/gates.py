@@ -16,14 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
-from graphmask.kernels import ALL, Columns, Rows, Top, centred, head, place
+from graphmask.kernels import ALL, Columns, Rows, Top, clamp, fold, head, place
 from graphmask.messages import Messages
 from graphmask.moments import Moments
 
 #: c: gates start open.
 INITIAL_LOCATION = 2.0
-#: Locations stay in [-3, 3]: a saturated gate could not be moved again.
-LIMIT = 3.0
 #: Edges per site whose gates are moved by one step of training.
 TRAIN_EDGES = 1 << 13
 
@@ -72,26 +70,6 @@ class SiteSpec:
         """With room for what another batch shows."""
         room = {key: max(rows, other.categories.get(key, 0)) for key, rows in self.categories.items()}
         return replace(self, categories=room, lifted=self.lifted and other.lifted)
-
-
-class _Clamp(torch.autograd.Function):
-    """Clamp to [-LIMIT, LIMIT]; the gradient is blocked only where it points further outward."""
-
-    @staticmethod
-    def forward(ctx: Any, location: Tensor) -> Tensor:
-        ctx.save_for_backward(location)
-        return location.clamp(-LIMIT, LIMIT)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (location,) = ctx.saved_tensors
-        (grad,) = grads
-        outward = ((location > LIMIT) & (grad < 0)) | ((location < -LIMIT) & (grad > 0))
-        return grad.masked_fill(outward, 0)
-
-
-def clamp(location: Tensor) -> Tensor:
-    return _Clamp.apply(location) if torch.is_grad_enabled() else location.clamp_(-LIMIT, LIMIT)
 
 
 class Gate(nn.Module):
@@ -244,6 +222,7 @@ class EdgeGate(Gate):
             self.register_buffer(f"scale:{key}", torch.ones(size))
         self.register_buffer("turn", torch.zeros((), dtype=torch.long))  # which edges are trained next
         self._folded: tuple[Any, _Folded] | None = None
+        self._standard: tuple[Any, tuple[Tensor, Tensor]] | None = None
 
     def _inputs(self, messages: Messages) -> dict[str, Tensor]:
         """Everything a gate sees, by name, each [N, d] or [E', d]."""
@@ -292,22 +271,24 @@ class EdgeGate(Gate):
             self._folded = state, self._folds()
         return self._folded[1]
 
+    def _standards(self) -> tuple[Tensor, Tensor]:
+        """[d] what inputs are divided by, inverted, and their means, all inputs side by side."""
+        parts = [[self.get_buffer(f"{kind}:{key}") for key in self.sizes] for kind in ("scale", "mean")]
+        state = [place(part) for kind in parts for part in kind]
+        if self._standard is None or self._standard[0] != state:
+            scale, mean = (torch.cat(kind) for kind in parts)
+            self._standard = state, (scale, mean)
+        return self._standard[1]
+
     def _folds(self) -> _Folded:
-        # W' and b' with W' x + b' = W ((x - mean) * scale) + b, less LayerNorm's mean: all inputs side by side, the
-        # constant as one more, since small graphs notice every operation.
-        names = list(self.sizes)
-        one = self.bias.new_ones(1)
-        scale = torch.cat([*(self.get_buffer(f"scale:{key}") for key in names), one])
-        point = torch.cat([*(-self.get_buffer(f"mean:{key}") for key in names), one])
-        joined = centred(torch.cat([*(self.weights[key] for key in names), self.bias[:, None]], 1)) * scale
-        weights = dict(zip(names, joined.split([*self.sizes.values(), 1], 1), strict=False))
-        bias = joined @ point
+        *folded, bias = fold([self.weights[key] for key in self.sizes], self.bias, *self._standards())
+        weights = dict(zip(self.sizes, folded, strict=True))
         tables = {key: table - table.mean(1, keepdim=True) for key, table in self.tables.items()}
         biases = {"all": bias}
         biases |= {key: weight[:, 0] for key, weight in weights.items() if self.sizes[key] == 1}
         biases |= {f"piece:{number}": row for number, row in enumerate(tables.pop("piece", ()))}
         if torch.is_grad_enabled():
-            return _Folded(weights, biases, tables, Top(self.norm.weight, self.norm.bias, self.out))
+            return _Folded(weights, biases, tables, Top(self.norm.weight, self.norm.bias, self.out, self.out_bias))
         # relu(g x + b) o = relu(sign(g) x + b / |g|) |g| o, and LayerNorm does not see the sign.
         sign = torch.where(self.norm.weight < 0, -1.0, 1.0).to(bias.dtype)
         size = self.norm.weight.abs().clamp_min(1e-12)
@@ -315,7 +296,7 @@ class EdgeGate(Gate):
             {key: weight * sign[:, None] for key, weight in weights.items()},
             {key: constant * sign for key, constant in biases.items()},
             {key: table * sign for key, table in tables.items()},
-            Top(None, self.norm.bias / size, self.out * size),
+            Top(None, self.norm.bias / size, self.out * size, self.out_bias),
         )
 
     def next_rows(self, messages: Messages) -> slice:
@@ -329,7 +310,7 @@ class EdgeGate(Gate):
 
     def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
         folded = self._fold()
-        return clamp(head(*self._parts(messages, folded), folded.top, rows) + self.out_bias)
+        return head(*self._parts(messages, folded), folded.top, rows)
 
     def _parts(self, messages: Messages, folded: _Folded) -> tuple[list[Rows], list[Columns]]:
         """W_1 [...] as a sum: rows looked up in projected tables, and projected columns."""

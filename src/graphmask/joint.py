@@ -54,7 +54,7 @@ def step(training: Training, mine: list[Any]) -> tuple[float, list[float]]:
         price, weight = constraint.weights()
         constraint.update(value)
     opened = max(int((edges[training.open_from :] > 0).sum()), 1)
-    training.optimiser.zero_grad(set_to_none=True)
+    training.forget_gradients()
     for half in halves:
         terms = [(slope * z).sum() * (weight / rows) for z, slope in zip(half.values, half.slopes, strict=True)]
         if training.thresholds is None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graphmask import fused
-from graphmask.fused import Rows, Top
+from graphmask.fused import ALL, LIMIT, Kept, Rows, Top
 
 #: Rows per block: few enough to stay in the processor's cache, enough that calling the operations costs little.
 BLOCK = 1 << 13
@@ -24,10 +24,6 @@ EPS = 1e-5
 def _blocks(count: int, size: int = 0) -> list[slice]:
     size = size or BLOCK
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-#: Rows that get a gradient: all, or evenly spread ones.
-ALL = slice(None)
 
 
 class _Blend(torch.autograd.Function):
@@ -44,29 +40,34 @@ class _Blend(torch.autograd.Function):
     ) -> Tensor:
         ctx.rows = rows
         ctx.count = 0 if nodes is None else len(nodes)
-        ctx.save_for_backward(m if rows == ALL else m[rows].clone(), z, b, source)  # not a view: it would keep all of m
+        kept = rows if ctx.needs_input_grad[1] else None
+        if fused.usable(m, b) and z.dtype == m.dtype and m.is_contiguous():
+            out, copies = fused.blend(m, z, b, None if kept == ALL else kept, in_place=in_place)
+        else:
+            copies = None if kept is None or kept == ALL else m[rows].clone()  # not a view: it would keep all of m
+            out = m.lerp_(b, (1 - z)[:, None]) if in_place else torch.lerp(b, m, z[:, None])
         if in_place:
             ctx.mark_dirty(m)
-            return m.lerp_(b, (1 - z)[:, None])
-        return torch.lerp(b, m, z[:, None])
+        ctx.save_for_backward(m if kept == ALL else copies, z, b, source)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         m, z, b, source = ctx.saved_tensors
         need_m, need_z, need_b, _, _, need_nodes, _ = ctx.needs_input_grad
+        if fused.usable(grad, b):
+            kept, picked = (m, ctx.rows) if need_z else None, (source, ctx.count) if need_nodes else None
+            grad_m, grad_z, grad_b, grad_nodes = fused.blend_backward(
+                grad, z, b, kept, picked, of_baseline=need_b, of_messages=need_m
+            )
+            return grad_m, grad_z, grad_b, None, None, grad_nodes, None
         grad_z = None
         if need_z:
             grad_z, some = torch.zeros_like(z), grad[ctx.rows]
             trained = grad_z[ctx.rows]
             for at in _blocks(len(some)):
                 trained[at] = (some[at] * m[at]).sum(1) - some[at] @ b
-        if fused.usable(grad, b):
-            picked = source if need_nodes else None
-            grad_b, grad_m, grad_nodes = fused.blend_backward(
-                grad, z, picked, ctx.count, of_baseline=need_b, of_messages=need_m
-            )
-            return grad_m, grad_z, grad_b, None, None, grad_nodes, None
         grad_m, grad_b, shut = torch.empty_like(grad) if need_m else None, torch.zeros_like(b), 1 - z
         for at in _blocks(len(z), BLOCK // 4):  # messages are wider than what gates compute
             if need_b:
@@ -105,26 +106,18 @@ def blend(
 Columns = tuple[Tensor, Tensor]
 
 
-def _offsets(rows: Sequence[Rows]) -> tuple[list[Tensor], list[int]]:
-    """The different tables, and where each part's begins if they are laid end to end."""
-    tables = list({id(part.table): part.table for part in rows}.values())
-    before = dict(zip(map(id, tables), [0, *accumulate(map(len, tables))], strict=False))
-    return tables, [before[id(part.table)] for part in rows]
-
-
-def _positions(rows: Sequence[Rows], at: slice = ALL) -> tuple[Tensor, Tensor | None]:
+def _positions(rows: Sequence[Rows]) -> tuple[Tensor, Tensor | None]:
     """[n, k] which rows of the tables laid end to end are each edge's, and their weights if any have some."""
-    columns = [
-        (part.index[at].long() * part.stride).add_(before + part.place)
-        for part, before in zip(rows, _offsets(rows)[1], strict=True)
-    ]
+    tables = fused.tables(rows)
+    before = dict(zip(map(id, tables), accumulate(map(len, tables), initial=0), strict=False))
+    columns = [(part.index.long() * part.stride).add_(before[id(part.table)] + part.place) for part in rows]
     index = torch.stack(columns, 1)
     if all(part.weight is None for part in rows):
         return index, None
     scale = torch.ones(index.shape, dtype=rows[0].table.dtype, device=index.device)
     for number, part in enumerate(rows):
         if part.weight is not None:
-            scale[:, number] = part.weight[at]
+            scale[:, number] = part.weight
     return index, scale
 
 
@@ -134,39 +127,18 @@ def place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), version
 
 
-def _in_c(
-    rows: Sequence[Rows], values: Sequence[Tensor], weights: Sequence[Tensor], top: Top, *, keep: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """`_locations` by `fused`: columns are projected by PyTorch, block by block, so that no row is kept per message."""
-    edges, found = len(rows[0].index), []
-    blocks = _blocks(edges, fused.block()) if values else []
-    for at in blocks or [slice(0, edges)]:
-        dense = torch.mm(values[0][at], weights[0].t()) if values else None
-        for value, weight in zip(values[1:], weights[1:], strict=True):
-            assert dense is not None
-            dense.addmm_(value[at], weight.t())
-        some = [part.some(at) for part in rows] if values else rows
-        found.append(fused.locations(some, dense, top, keep=keep))
-    if len(found) == 1:
-        return found[0]
-    location, normal, inverse = zip(*found, strict=True)
-    return torch.cat(location), torch.cat(normal) if keep else None, torch.cat(inverse) if keep else None
-
-
 def _locations(
     rows: Sequence[Rows], values: Sequence[Tensor], weights: Sequence[Tensor], top: Top, *, keep: bool = False
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """What `head` returns; with ``keep`` also each edge's LayerNorm [E, h] and what it was divided by, inverted [E]."""
-    if fused.fits(rows, top):
-        return _in_c(rows, values, weights, top, keep=keep)
-    gamma, beta, out = top
+) -> tuple[Tensor, Kept | None]:
+    """What `head` returns; with ``keep`` also what goes backwards from it, of all edges."""
+    gamma, beta, out, bias = top
     index, scale = _positions(rows)
     edges, parts = index.shape
-    tables = _offsets(rows)[0]
+    tables = fused.tables(rows)
     table = tables[0] if len(tables) == 1 else torch.cat(tables)
     offsets = torch.arange(0, min(BLOCK, edges) * parts, parts, device=index.device)
     mean, location = torch.full_like(beta, 1 / len(beta)), beta.new_empty(edges)
-    normal, inverse = (beta.new_empty(edges, len(beta)), beta.new_empty(edges)) if keep else (None, None)
+    kept = fused.room_for(edges, top) if keep else None
     room = beta.new_empty(min(BLOCK, edges), len(beta))
     for at in _blocks(edges):
         each, scales = index[at], None if scale is None else scale[at].view(-1)
@@ -176,12 +148,15 @@ def _locations(
         other = room[: len(h)]
         scaling = torch.mv(torch.mul(h, h, out=other), mean).add_(EPS).rsqrt_()
         h.mul_(scaling[:, None])
-        if normal is not None and inverse is not None:
-            normal[at], inverse[at] = h, scaling
+        if kept is not None:
+            kept.normal[at], kept.inverse[at] = h, scaling
         torch.add(h if gamma is None else h.mul_(gamma), beta, out=other)
         torch.mv(other.relu_(), out, out=location[at])
         del h  # its memory serves the next block
-    return location, normal, inverse
+    location += bias
+    if kept is not None:
+        kept.raw.copy_(location)
+    return location.clamp_(-LIMIT, LIMIT), kept
 
 
 class _Head(torch.autograd.Function):
@@ -191,44 +166,47 @@ class _Head(torch.autograd.Function):
         trained: slice,
         rows: Sequence[Rows],
         values: list[Tensor],
-        table: Tensor,
         gamma: Tensor,
         beta: Tensor,
         out: Tensor,
-        *weights: Tensor,
+        bias: Tensor,
+        *projections: Tensor,
     ) -> Tensor:
-        top = Top(gamma, beta, out)
-        some, some_values = rows, values
-        if trained == ALL:
-            location, normal, inverse = _locations(rows, values, weights, top, keep=True)
+        """``projections``: the tables that ``rows`` are of, and a weight for each of ``values``."""
+        top, weights = Top(gamma, beta, out, bias), projections[len(projections) - len(values) :]
+        if fused.fits(rows, top):
+            location, kept = fused.locations(rows, values, weights, top, trained)
         else:
-            some, some_values = [part.some(trained) for part in rows], [value[trained].contiguous() for value in values]
-            location, _, _ = _locations(rows, values, weights, top)
-            _, normal, inverse = _locations(some, some_values, weights, top, keep=True)
-        ctx.trained = trained
-        ctx.save_for_backward(
-            *_positions(some), normal, inverse, table, gamma, beta, out, *weights, *some_values
-        )
+            location, kept = _locations(rows, values, weights, top, keep=trained == ALL)
+            if trained != ALL:
+                some = [part.some(trained) for part in rows]
+                _, kept = _locations(some, [value[trained] for value in values], weights, top, keep=True)
+        assert kept is not None
+        ctx.trained, ctx.rows, ctx.values = trained, rows, values
+        ctx.save_for_backward(*kept, *top)
         return location
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        index, scale, normal, inverse, table, gamma, beta, out, *rest = ctx.saved_tensors
-        weights, values = rest[: len(rest) // 2], rest[len(rest) // 2 :]
-        grad = grad[ctx.trained].contiguous()
-        if fused.usable(table) and table.shape[1] % fused.LANES == 0:
-            top = Top(gamma, beta, out)
-            d_table, d_top, of_columns = fused.gates_backward(
-                grad, index, scale, normal, inverse, table, top, of_columns=bool(values)
+        kept, top = Kept(*ctx.saved_tensors[:3]), Top(*ctx.saved_tensors[3:])
+        trained, values = ctx.trained, [value[ctx.trained] for value in ctx.values]
+        if fused.fits(ctx.rows, top):
+            d_tables, d_top, of_columns = fused.gates_backward(
+                grad, ctx.rows, kept, top, trained, of_columns=bool(values)
             )
             d_weights = [] if of_columns is None else [of_columns.t() @ value for value in values]
-            return None, None, None, d_table, *d_top, *d_weights
+            return None, None, None, *d_top, *d_tables, *d_weights
+        gamma, beta, out, _ = top
+        assert gamma is not None
+        rows, tables = [part.some(trained) for part in ctx.rows], fused.tables(ctx.rows)
+        index, scale = _positions(rows)
+        grad = within_limits(kept.raw, grad[trained])
         d_gamma, d_beta, d_out = (torch.zeros_like(gamma) for _ in range(3))
-        d_table = torch.zeros_like(table)
-        d_weights = [torch.zeros_like(weight) for weight in weights]
+        d_table = gamma.new_zeros(sum(map(len, tables)), len(gamma))
+        d_weights = [gamma.new_zeros(len(gamma), value.shape[1]) for value in values]
         for at in _blocks(len(grad)):
-            h, g = normal[at], grad[at]
+            h, g = kept.normal[at], grad[at]
             hidden = torch.addcmul(beta, h, gamma).relu_()
             d_out.addmv_(hidden.t(), g)
             d = torch.ops.aten.threshold_backward(torch.outer(g, out), hidden, 0)
@@ -237,16 +215,17 @@ class _Head(torch.autograd.Function):
             d_gamma += product.sum(0)
             # LayerNorm backwards; its centring is in the parameters, see `head`.
             share = (product @ gamma).div_(-h.shape[1])
-            d.mul_(gamma).addcmul_(h, share[:, None]).mul_(inverse[at, None])
+            d.mul_(gamma).addcmul_(h, share[:, None]).mul_(kept.inverse[at, None])
             for column in range(index.shape[1]):
                 d_table.index_add_(0, index[at, column], d if scale is None else d * scale[at, column, None])
             for value, d_weight in zip(values, d_weights, strict=True):
                 d_weight.addmm_(d.t(), value[at])
-        return None, None, None, d_table, d_gamma, d_beta, d_out, *d_weights
+        d_top = [d_gamma, d_beta, d_out, grad.sum()]
+        return None, None, None, *d_top, *d_table.split([len(table) for table in tables]), *d_weights
 
 
 def head(rows: Sequence[Rows], columns: Sequence[Columns], top: Top, trained: slice = ALL) -> Tensor:
-    """[E] ``relu(layer_norm(sum(r for r in rows) + sum(v @ w.T for v, w in columns))) @ out``.
+    """[E] ``relu(layer_norm(sum(r for r in rows) + sum(v @ w.T for v, w in columns))) @ out + bias``, clamped.
 
     The mean that LayerNorm subtracts is linear in tables and weights: it must have been taken out of them already
     (every row of a table and every column of ``w`` sums to zero), which is cheaper than taking it out of every edge.
@@ -255,13 +234,56 @@ def head(rows: Sequence[Rows], columns: Sequence[Columns], top: Top, trained: sl
     values = [value.detach() for value, _ in columns]
     weights = [weight for _, weight in columns]
     if not torch.is_grad_enabled():  # nothing to remember, and small graphs notice what autograd costs
-        return _locations(rows, values, weights, top)[0]
-    tables = _offsets(rows)[0]
-    table = tables[0] if len(tables) == 1 else torch.cat(tables)
+        return (fused.locations if fused.fits(rows, top) else _locations)(rows, values, weights, top)[0]
     gamma = torch.ones_like(top.beta) if top.gamma is None else top.gamma
-    return _Head.apply(trained, rows, values, table, gamma, top.beta, top.out, *weights)
+    return _Head.apply(trained, rows, values, gamma, *top[1:], *fused.tables(rows), *weights)
+
+
+def within_limits(location: Tensor, grad: Tensor) -> Tensor:
+    """The gradient, blocked where a location that was clamped would be moved further outward."""
+    return grad.masked_fill(((location > LIMIT) & (grad < 0)) | ((location < -LIMIT) & (grad > 0)), 0)
+
+
+class _Clamp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, location: Tensor) -> Tensor:
+        ctx.save_for_backward(location)
+        return location.clamp(-LIMIT, LIMIT)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return within_limits(*ctx.saved_tensors, *grads)
+
+
+def clamp(location: Tensor) -> Tensor:
+    """To [-LIMIT, LIMIT]; the gradient is blocked only where it points further outward."""
+    return _Clamp.apply(location) if torch.is_grad_enabled() else location.clamp_(-LIMIT, LIMIT)
 
 
 def centred(weight: Tensor) -> Tensor:
     """[h, d] or [h] without its mean over h, as `head` wants it."""
     return weight - weight.mean(0)
+
+
+class _Fold(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scale: Tensor, mean: Tensor, bias: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(scale, mean)
+        ctx.sizes = [weight.shape[1] for weight in weights]
+        joined = centred(torch.cat(weights, 1)).mul_(scale)
+        return *joined.split(ctx.sizes, 1), centred(bias).addmv_(joined, mean, alpha=-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scale, mean = ctx.saved_tensors
+        d_joined = torch.cat(grads[:-1], 1).addr_(grads[-1], mean, alpha=-1).mul_(scale)
+        return None, None, centred(grads[-1]), *centred(d_joined).split(ctx.sizes, 1)
+
+
+def fold(weights: Sequence[Tensor], bias: Tensor, scale: Tensor, mean: Tensor) -> tuple[Tensor, ...]:
+    """W' and, last, b' [h] with W' x + b' = W ((x - mean) * scale) + b, centred.
+
+    W is given, and returned, as parts [h, d] that lie side by side: small graphs notice every operation.
+    """
+    return _Fold.apply(scale, mean, bias, *weights)

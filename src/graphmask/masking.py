@@ -52,7 +52,7 @@ def run(
     graph_of_edge: Tensor | None = None,
 ) -> Tensor:
     """The masked model's output on a batch."""
-    with tap(model, by_user_edges(gates, baselines, graph_of_edge), edges, sites) as state:
+    with tap(model, by_user_edges(gates, baselines, graph_of_edge), edges, sites, bare=True) as state:
         output = batches.call(forward, model, batch)
         state.check_complete()
     return output
@@ -80,5 +80,5 @@ def masked(model: nn.Module, explanation: Explanation) -> Iterator[nn.Module]:
     visit = by_user_edges(explanation.kept, explanation.baselines)
     with guest(model):
         model.eval()
-        with tap(model, visit, explanation.edge_map(), explanation.structure):
+        with tap(model, visit, explanation.edge_map(), explanation.structure, bare=True):
             yield model

@@ -28,13 +28,37 @@ from graphmask.sites import Site
 from graphmask.trace import Trace, no_messages, record
 
 
+@dataclass(frozen=True)
+class Own:
+    """A layer's own self-loops among its edges: they are never gated, and count nowhere."""
+
+    which: Tensor  #: bool [E']
+    others: Tensor  #: [E'] 1 for the user's edges, 0 for these
+    count: float  #: of the others
+
+    @classmethod
+    def of(cls, edges: Tensor, like: Tensor) -> Own:
+        """From positions in the user's edges, -1 for a loop of the layer's own."""
+        others = (edges >= 0).to(like.dtype)
+        return cls(edges < 0, others, float(others.sum(dtype=torch.double)))
+
+    @classmethod
+    def none(cls, like: Tensor) -> Own:
+        return cls(torch.zeros_like(like, dtype=torch.bool), torch.ones_like(like), float(like.numel()))
+
+    @classmethod
+    def join(cls, parts: list[Own]) -> Own:
+        which, others = torch.cat([part.which for part in parts]), torch.cat([part.others for part in parts])
+        return cls(which, others, sum(part.count for part in parts))
+
+
 @dataclass
 class Gated:
     """The gates of a site while training."""
 
     location: Tensor  #: [E']
     value: Tensor  #: [E'] gate values
-    mine: Tensor | None = None  #: [E'] 1 for the user's edges, 0 for the layer's own self-loops; None: all are
+    own: Own | None = None  #: which of the edges are not the user's
     pieces: tuple[Tensor, ...] = ()  #: the values, call by call, as messages were masked with them
 
     @classmethod
@@ -43,24 +67,24 @@ class Gated:
             return parts[0]
         if not parts:  # the layer of an edge type that the batch does not have
             return cls(torch.empty(0), torch.empty(0))
-        mine = torch.cat([torch.ones_like(part.value) if part.mine is None else part.mine for part in parts])
+        own = Own.join([part.own or Own.none(part.value) for part in parts])
         pieces = tuple(part.value for part in parts)
-        return cls(torch.cat([part.location for part in parts]), torch.cat(pieces), mine, pieces)
+        return cls(torch.cat([part.location for part in parts]), torch.cat(pieces), own, pieces)
 
     def total(self, per_edge: Tensor) -> Tensor:
         """Over the user's edges."""
-        return per_edge.sum() if self.mine is None else per_edge @ self.mine
+        return per_edge.sum() if self.own is None else per_edge @ self.own.others
 
     def count(self) -> float:
-        return self.location.numel() if self.mine is None else float(self.mine.sum())
+        return self.location.numel() if self.own is None else self.own.count
 
     def mean(self, per_edge: Tensor) -> Tensor:
         """Over the user's edges."""
-        return per_edge.mean() if self.mine is None else per_edge @ self.mine / self.mine.sum()
+        return per_edge.mean() if self.own is None else per_edge @ self.own.others / self.own.count
 
     def __bool__(self) -> bool:
         """Is there any edge?"""
-        return self.location.numel() > 0 and (self.mine is None or bool(self.mine.any()))
+        return self.count() > 0
 
 
 class OriginalRun:
@@ -108,6 +132,7 @@ class Probe(nn.Module):
         self.gates = nn.ModuleList([build(spec, hidden, generator) for spec in specs])
         self._last_map: tuple[Tensor, int, EdgeMap] | None = None
         self._last_run: OriginalRun | None = None
+        self._last_own: tuple[Tensor, Own] | None = None
         self.recompute = False  # in training: layers run again in the backward pass instead of keeping messages
         self.means: list[Tensor] = []  # mean message per site, while fitting
         self.register_buffer("scales", torch.ones(len(specs)))  # spread of the messages, per site
@@ -219,7 +244,7 @@ class Probe(nn.Module):
 
     def forget(self) -> None:
         """Let go of the last batch."""
-        self._last_map = self._last_run = None
+        self._last_map = self._last_run = self._last_own = None
 
     def _edge_map(self, batch: Any) -> EdgeMap:
         """The last one again if the graph is the same: training on one large graph maps its edges once."""
@@ -229,6 +254,12 @@ class Probe(nn.Module):
         if self._last_map is None or self._last_map[0] is not edge_index or self._last_map[1] != edge_index._version:
             self._last_map = (edge_index, edge_index._version, EdgeMap(edge_index))
         return self._last_map[2]
+
+    def _own(self, edges: Tensor, like: Tensor) -> Own:
+        """The last one again where all layers, or all steps, have the same."""
+        if self._last_own is None or self._last_own[0] is not edges:
+            self._last_own = edges, Own.of(edges, like)
+        return self._last_own[1]
 
     def train_step(
         self,
@@ -256,12 +287,10 @@ class Probe(nn.Module):
                 rows = gate.next_rows(messages)
                 location = gate(messages, rows)
                 z = activate(location, messages.site)
-                mine = None
-                if messages.edges is not None:
-                    own = messages.edges < 0
-                    mine = (~own).to(z.dtype)
-                    z = z.masked_fill(own, 1)
-                gated[messages.site].append(Gated(location, z, mine, (z,)))
+                own = None if messages.edges is None else self._own(messages.edges, z)
+                if own is not None:
+                    z = z.masked_fill(own.which, 1)
+                gated[messages.site].append(Gated(location, z, own, (z,)))
                 answers[messages.site, messages.piece] = z, rows
 
         def mask(messages: Messages) -> tuple[Tensor, Tensor, slice]:
@@ -282,7 +311,7 @@ class Probe(nn.Module):
             run.proven = run.repeats(known)
             self._last_run = run if run.pure else None
             _set_random_state(random_state, device)
-        with tap(model, mask, edge_map, self.sites, recompute=self.recompute):
+        with tap(model, mask, edge_map, self.sites, recompute=self.recompute, bare=True):
             masked = batches.call(forward, model, batch)
         gradients.check_passed(original, masked, any(z.requires_grad for z, _ in answers.values()))
         return original, masked, [Gated.join(parts) for parts in gated]

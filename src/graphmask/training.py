@@ -224,12 +224,17 @@ class Training:
             self.constraint.tolerance = self.target()
             loss = self.constraint.loss(self.penalty(gates), divergence)
             self.constraint.update(value)
-        self.optimiser.zero_grad(set_to_none=True)
+        self.forget_gradients()
         if loss.requires_grad:  # not so for a batch without edges
             loss.backward()
             self.optimiser.step()
         self.step += 1
         return value, [float(gate.mean(gate.value.detach())) if gate else 1.0 for gate in gates]
+
+    def forget_gradients(self) -> None:
+        for group in self.optimiser.param_groups:  # zero_grad does the same in twenty times the time
+            for parameter in group["params"]:
+                parameter.grad = None
 
     @property
     def joint(self) -> bool:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from graphmask.case import Case, Choice
-from graphmask.gates import INITIAL_LOCATION, LIMIT
+from graphmask.gates import INITIAL_LOCATION
+from graphmask.kernels import LIMIT
 from graphmask.method import Method
 
 #: Messages of a graph that are tried one by one at the end, at most.
