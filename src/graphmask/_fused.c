@@ -157,9 +157,10 @@ typedef struct {
 WIDE static inline __attribute__((always_inline)) void back(const Backward *b, const int64_t vectors) {
     const int64_t width = vectors * LANES;
     const Lanes *gamma = (const Lanes *)b->gamma, *beta = (const Lanes *)b->beta, *out = (const Lanes *)b->out;
-    Lanes *d_gamma = (Lanes *)b->d_gamma, *d_beta = (Lanes *)b->d_beta, *d_out = (Lanes *)b->d_out;
     const Lanes zero = {0};
-    Lanes d[MOST_WIDTH / LANES];
+    /* Of the gradients that reach each ReLU, and of those times what went into LayerNorm's weight: the rest follows. */
+    Lanes reached[MOST_WIDTH / LANES], weighted[MOST_WIDTH / LANES], d[MOST_WIDTH / LANES], through[MOST_WIDTH / LANES];
+    for (int64_t k = 0; k < vectors; k++) reached[k] = weighted[k] = zero, through[k] = out[k] * gamma[k];
     double d_bias = 0;
     for (int64_t r = 0; r < b->edges; r++) {
         const int64_t e = b->first + r * b->step;
@@ -168,15 +169,13 @@ WIDE static inline __attribute__((always_inline)) void back(const Backward *b, c
         /* A location beyond its limit takes no gradient that points further outward. */
         if ((b->raw[r] > b->limit && g < 0) || (b->raw[r] < -b->limit && g > 0)) g = 0;
         d_bias += g;
+        const Lanes whole = zero + g;
         Lanes dot = zero;
         for (int64_t k = 0; k < vectors; k++) {
-            const Lanes y = normal[k] * gamma[k] + beta[k];
-            const Bits on = (Bits)(y > zero);
-            d_out[k] += (Lanes)((Bits)y & on) * g;
-            const Lanes dy = (Lanes)((Bits)out[k] & on) * g;
-            d_beta[k] += dy;
-            d_gamma[k] += dy * normal[k];
-            d[k] = dy * gamma[k];
+            const Lanes here = (Lanes)((Bits)whole & (Bits)(normal[k] * gamma[k] + beta[k] > zero));
+            reached[k] += here;
+            weighted[k] += here * normal[k];
+            d[k] = here * through[k];
             dot += d[k] * normal[k];
         }
         /* LayerNorm backwards; its centring is in the parameters. */
@@ -191,6 +190,12 @@ WIDE static inline __attribute__((always_inline)) void back(const Backward *b, c
             Lanes *to = (Lanes *)(b->dense + r * width);
             for (int64_t k = 0; k < vectors; k++) to[k] = d[k];
         }
+    }
+    Lanes *d_gamma = (Lanes *)b->d_gamma, *d_beta = (Lanes *)b->d_beta, *d_out = (Lanes *)b->d_out;
+    for (int64_t k = 0; k < vectors; k++) {
+        d_gamma[k] += out[k] * weighted[k];
+        d_beta[k] += out[k] * reached[k];
+        d_out[k] += gamma[k] * weighted[k] + beta[k] * reached[k];
     }
     *b->d_bias += (float)d_bias;
 }

@@ -29,22 +29,33 @@ def _over_labels(value: Tensor) -> Tensor:
     return _per_row(value.sum(-1)) if value.dim() > 1 else value
 
 
+#: Rows shorter than this do not fill a register of the processor, ...
+SHORT = 16
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Over the last dimension; ... and many of them take a fifth of the time if they are worked on side by side."""
+    if logits.dim() < 2 or logits.shape[-1] >= SHORT or logits.numel() < 1000:
+        return F.log_softmax(logits, -1)
+    return F.log_softmax(logits.movedim(-1, 0), 0).movedim(0, -1)
+
+
 def kl(original: Tensor, masked: Tensor) -> Tensor:
     r"""Categorical :math:`\mathrm{KL}[p \| q]` over the last dimension of two outputs of logits."""
-    p, q = F.log_softmax(original, -1), F.log_softmax(masked, -1)
+    p, q = log_softmax(original), log_softmax(masked)
     return _per_row((p.exp() * (p - q)).sum(-1))
 
 
 def jensen_shannon(original: Tensor, masked: Tensor) -> Tensor:
     r""":math:`\tfrac12 \mathrm{KL}[p \| m] + \tfrac12 \mathrm{KL}[q \| m]` with :math:`m = (p + q) / 2`."""
-    p, q = F.log_softmax(original, -1), F.log_softmax(masked, -1)
+    p, q = log_softmax(original), log_softmax(masked)
     m = torch.logaddexp(p, q) - torch.log(torch.tensor(2.0, dtype=p.dtype))
     return _per_row(0.5 * (p.exp() * (p - m)).sum(-1) + 0.5 * (q.exp() * (q - m)).sum(-1))
 
 
 def cross_entropy(original: Tensor, masked: Tensor) -> Tensor:
     """How much less likely the model's own first choice became: the cross-entropy beyond the original's own."""
-    p, q = F.log_softmax(original, -1), F.log_softmax(masked, -1)
+    p, q = log_softmax(original), log_softmax(masked)
     choice = p.argmax(-1, keepdim=True)
     return _per_row((p.gather(-1, choice) - q.gather(-1, choice)).squeeze(-1).clamp_min(0))
 
@@ -170,7 +181,7 @@ class Divergence:
         """[rows] loss against the original's own hard prediction; where there is none, the divergence."""
         if self.name in _CATEGORICAL:
             choice = original.argmax(-1, keepdim=True)
-            return _per_row(-F.log_softmax(self.logits(masked), -1).gather(-1, choice).squeeze(-1))
+            return _per_row(-log_softmax(self.logits(masked)).gather(-1, choice).squeeze(-1))
         if self.name == "bernoulli":
             return _over_labels(F.softplus(torch.where(self.logits(original) > 0, -1.0, 1.0) * self.logits(masked)))
         return self(original, masked)

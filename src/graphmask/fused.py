@@ -65,9 +65,12 @@ PER_THREAD = 1 << 14
 
 def usable(*values: Tensor) -> bool:
     """Single precision, on a processor, and not too wide?"""
-    return _fused is not None and all(
-        v.device.type == "cpu" and v.dtype == torch.float32 and v.shape[-1] <= MOST_WIDTH for v in values
-    )
+    if _fused is None:
+        return False
+    for value in values:  # no generator: small graphs notice
+        if not value.is_cpu or value.dtype is not torch.float32 or value.size(-1) > MOST_WIDTH:
+            return False
+    return True
 
 
 def fits(rows: Sequence[Rows], top: Top) -> bool:
@@ -256,4 +259,6 @@ def _part(
 
 def _at(value: Tensor | None, row: int) -> int:
     """Address of a row; 0 is none."""
-    return 0 if value is None else value.data_ptr() + row * value.stride(0) * value.element_size()
+    if value is None:
+        return 0
+    return value.data_ptr() + (row * value.stride(0) * value.element_size() if row else 0)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
-from graphmask.kernels import ALL, Columns, Rows, Top, clamp, fold, head, place
+from graphmask.kernels import ALL, Columns, Rows, Standard, Top, clamp, fold, head, place
 from graphmask.messages import Messages
 from graphmask.moments import Moments
 
@@ -222,7 +222,7 @@ class EdgeGate(Gate):
             self.register_buffer(f"scale:{key}", torch.ones(size))
         self.register_buffer("turn", torch.zeros((), dtype=torch.long))  # which edges are trained next
         self._folded: tuple[Any, _Folded] | None = None
-        self._standard: tuple[Any, tuple[Tensor, Tensor]] | None = None
+        self._standard: tuple[Any, Standard] | None = None
 
     def _inputs(self, messages: Messages) -> dict[str, Tensor]:
         """Everything a gate sees, by name, each [N, d] or [E', d]."""
@@ -271,17 +271,16 @@ class EdgeGate(Gate):
             self._folded = state, self._folds()
         return self._folded[1]
 
-    def _standards(self) -> tuple[Tensor, Tensor]:
-        """[d] what inputs are divided by, inverted, and their means, all inputs side by side."""
+    def _standards(self) -> Standard:
+        """Of all inputs side by side."""
         parts = [[self.get_buffer(f"{kind}:{key}") for key in self.sizes] for kind in ("scale", "mean")]
-        state = [place(part) for kind in parts for part in kind]
+        state = [(part.data_ptr(), part._version) for kind in parts for part in kind]
         if self._standard is None or self._standard[0] != state:
-            scale, mean = (torch.cat(kind) for kind in parts)
-            self._standard = state, (scale, mean)
+            self._standard = state, Standard.of(torch.cat(parts[0]), torch.cat(parts[1]), len(self.bias))
         return self._standard[1]
 
     def _folds(self) -> _Folded:
-        *folded, bias = fold([self.weights[key] for key in self.sizes], self.bias, *self._standards())
+        *folded, bias = fold([self.weights[key] for key in self.sizes], self.bias, self._standards())
         weights = dict(zip(self.sizes, folded, strict=True))
         tables = {key: table - table.mean(1, keepdim=True) for key, table in self.tables.items()}
         biases = {"all": bias}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -265,25 +265,40 @@ def centred(weight: Tensor) -> Tensor:
     return weight - weight.mean(0)
 
 
+class Standard(NamedTuple):
+    """How inputs of d numbers are standardised and projections of them centred: constants while gates are trained."""
+
+    scale: Tensor  #: [d + 1] what inputs are divided by, inverted; and 1
+    point: Tensor  #: [d + 1] minus their means; and 1
+    centre: Tensor  #: [h, h] what takes the mean out
+
+    @classmethod
+    def of(cls, scale: Tensor, mean: Tensor, hidden: int) -> Standard:
+        one = scale.new_ones(1)
+        centre = torch.eye(hidden, dtype=scale.dtype, device=scale.device) - 1 / hidden
+        return cls(torch.cat([scale, one]), torch.cat([-mean, one]), centre)
+
+
 class _Fold(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scale: Tensor, mean: Tensor, bias: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(scale, mean)
-        ctx.sizes = [weight.shape[1] for weight in weights]
-        joined = centred(torch.cat(weights, 1)).mul_(scale)
-        return *joined.split(ctx.sizes, 1), centred(bias).addmv_(joined, mean, alpha=-1)
+    def forward(ctx: Any, standard: Standard, *parts: Tensor) -> tuple[Tensor, ...]:
+        ctx.standard, ctx.sizes = standard, [part.shape[1] for part in parts]
+        joined = torch.mm(standard.centre, torch.cat(parts, 1)).mul_(standard.scale)
+        return *joined.split_with_sizes(ctx.sizes, 1)[:-1], torch.mv(joined, standard.point)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        scale, mean = ctx.saved_tensors
-        d_joined = torch.cat(grads[:-1], 1).addr_(grads[-1], mean, alpha=-1).mul_(scale)
-        return None, None, centred(grads[-1]), *centred(d_joined).split(ctx.sizes, 1)
+        standard, bias = ctx.standard, grads[-1]
+        joined = torch.cat([*grads[:-1], torch.zeros_like(bias)[:, None]], 1)
+        joined = torch.mm(standard.centre, joined.addr_(bias, standard.point).mul_(standard.scale))
+        return None, *joined.split_with_sizes(ctx.sizes, 1)
 
 
-def fold(weights: Sequence[Tensor], bias: Tensor, scale: Tensor, mean: Tensor) -> tuple[Tensor, ...]:
+def fold(weights: Sequence[Tensor], bias: Tensor, standard: Standard) -> tuple[Tensor, ...]:
     """W' and, last, b' [h] with W' x + b' = W ((x - mean) * scale) + b, centred.
 
-    W is given, and returned, as parts [h, d] that lie side by side: small graphs notice every operation.
+    W is given, and returned, as parts [h, d] that lie side by side: small graphs notice every operation. The bias is
+    one more column of it.
     """
-    return _Fold.apply(scale, mean, bias, *weights)
+    return _Fold.apply(standard, *weights, bias[:, None])

@@ -32,24 +32,24 @@ from graphmask.trace import Trace, no_messages, record
 class Own:
     """A layer's own self-loops among its edges: they are never gated, and count nowhere."""
 
-    which: Tensor  #: bool [E']
-    others: Tensor  #: [E'] 1 for the user's edges, 0 for these
+    loops: Tensor  #: [E'] 1 for these, 0 for the user's edges
+    others: Tensor  #: [E'] the opposite
     count: float  #: of the others
 
     @classmethod
     def of(cls, edges: Tensor, like: Tensor) -> Own:
         """From positions in the user's edges, -1 for a loop of the layer's own."""
         others = (edges >= 0).to(like.dtype)
-        return cls(edges < 0, others, float(others.sum(dtype=torch.double)))
+        return cls(1 - others, others, float(others.sum(dtype=torch.double)))
 
     @classmethod
     def none(cls, like: Tensor) -> Own:
-        return cls(torch.zeros_like(like, dtype=torch.bool), torch.ones_like(like), float(like.numel()))
+        return cls(torch.zeros_like(like), torch.ones_like(like), float(like.numel()))
 
     @classmethod
     def join(cls, parts: list[Own]) -> Own:
-        which, others = torch.cat([part.which for part in parts]), torch.cat([part.others for part in parts])
-        return cls(which, others, sum(part.count for part in parts))
+        loops, others = torch.cat([part.loops for part in parts]), torch.cat([part.others for part in parts])
+        return cls(loops, others, sum(part.count for part in parts))
 
 
 @dataclass
@@ -289,7 +289,7 @@ class Probe(nn.Module):
                 z = activate(location, messages.site)
                 own = None if messages.edges is None else self._own(messages.edges, z)
                 if own is not None:
-                    z = z.masked_fill(own.which, 1)
+                    z = torch.addcmul(own.loops, z, own.others)  # 1 for these; masked_fill takes longer
                 gated[messages.site].append(Gated(location, z, own, (z,)))
                 answers[messages.site, messages.piece] = z, rows
 
