@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
 from graphmask import GraphMaskError
-from graphmask.divergence import NAMED, Divergence, gaussian
+from graphmask.divergence import NAMED, Divergence, gaussian, log_softmax
 from reference import divergence as literal
 
 LITERAL: dict[str, Callable[[literal.Row, literal.Row], float]] = {
@@ -73,6 +73,17 @@ def test_never_negative_and_always_the_definition(name: str, pair: tuple[list[fl
     assert value == pytest.approx(LITERAL[name](*pair), rel=1e-6, abs=1e-7)
     single = float(NAMED[name](original.float(), masked.float()))
     assert single >= -1e-5  # rounding of float32 only
+
+
+@pytest.mark.parametrize("shape", [(1000, 2), (500, 8), (40, 9, 7), (1000, 16), (10, 3), (5,)])
+def test_short_rows_are_worked_on_side_by_side(shape: tuple[int, ...]) -> None:
+    logits = (5 * torch.randn(shape, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    found, expected = log_softmax(logits), torch.log_softmax(logits.double(), -1)
+    assert torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-5)
+    slopes = [torch.autograd.grad(value, logits, upstream.to(value.dtype))[0] for value in (found, expected)]
+    assert torch.allclose(*slopes, rtol=1e-4, atol=1e-4)
+    assert float(slopes[0].abs().max()) > 0.1
 
 
 def test_far_apart_outputs_stay_finite() -> None:

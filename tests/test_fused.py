@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphmask import fused, kernels
-from graphmask.kernels import Rows, Top, centred
+from graphmask.kernels import Rows, Top
 from test_gates import Largest
 
 pytestmark = pytest.mark.skipif(fused._fused is None, reason="installed without a compiler: PyTorch does it all")
+
+
+def centred(weight: Tensor) -> Tensor:
+    """[h, d] without its mean over h, as `head` wants it."""
+    return weight - weight.mean(0)
 
 
 def parts(edges: int, width: int, seed: int = 0, dtype: torch.dtype = torch.double) -> tuple[list[Rows], Any, Top]:
@@ -66,6 +71,8 @@ def test_the_same_gradients(trained: slice, monkeypatch: pytest.MonkeyPatch) -> 
 
     found = gradients()
     in_torch(monkeypatch)
+    beyond = int((found[0].abs() == kernels.LIMIT).sum())
+    assert 10 < beyond < 200
     for mine, theirs in zip(found, gradients(), strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-3, atol=1e-4)
         assert float(theirs.abs().max()) > 0.1
@@ -142,6 +149,7 @@ def test_what_goes_back_from_a_blend(width: int, picked: bool) -> None:
     exact = [value.detach().double().requires_grad_() for value in leaves]
     z = exact[1][:, None]
     equation = z * exact[0][source] + (1 - z) * exact[2]
+    assert torch.allclose(blended.double(), equation, rtol=1e-5, atol=1e-6)
     expected = list(torch.autograd.grad(equation, exact, upstream.double()))
     expected[1] = torch.zeros_like(expected[1]).index_copy(0, torch.arange(1000)[rows], expected[1][rows])
     for mine, theirs in zip(found, expected, strict=True):
@@ -163,3 +171,33 @@ def test_hard_gates_overwrite_what_is_shut(dtype: torch.dtype, shape: tuple[int,
     assert not fused.overwrite(messages.transpose(0, -1), is_open, baseline)
     assert not fused.overwrite(messages, is_open[1:], baseline) or not len(messages)
     assert not fused.overwrite(messages, is_open, baseline[1:]) or not len(messages)
+
+
+@pytest.mark.parametrize("width", [1, 8, 13, 64])
+def test_a_blend_in_place_keeps_what_goes_back(width: int) -> None:
+    """Open and shut gates are exact, and the gates that are trained remember the messages that were overwritten."""
+    g = torch.Generator().manual_seed(width)
+    messages, baseline = torch.randn(50, width, generator=g), torch.randn(width, generator=g)
+    gate = torch.rand(50, generator=g)
+    gate[::3], gate[1::3] = 0, 1
+    before = messages.clone()
+    gate.requires_grad_()
+    blended = kernels.blend(messages, gate, baseline, slice(2, None, 4), in_place=True)
+    assert blended.data_ptr() == messages.data_ptr()
+    assert torch.equal(blended[::3], baseline.expand(17, width))
+    assert torch.equal(blended[1::3], before[1::3])
+    upstream = torch.randn(50, width, generator=g)
+    (found,) = torch.autograd.grad(blended, gate, upstream)
+    expected = (upstream.double() * (before - baseline).double()).sum(1)
+    assert torch.allclose(found[2::4].double(), expected[2::4], rtol=1e-4, atol=1e-5)
+    assert int(found.count_nonzero()) == 12
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    """Clamping must not make a plausible gate of it."""
+    rows, _, top = parts(9, 32, dtype=torch.float)
+    with torch.no_grad():
+        rows[2].table[3] = torch.nan
+        location = kernels.head(rows, [], top)
+    assert torch.equal(location.isnan(), rows[2].index == 3)
+    assert bool(location.isnan().any())

@@ -199,6 +199,26 @@ def test_gradients_are_those_of_the_equation(shape: str, block: int, monkeypatch
         assert float(b.abs().max()) > 1e-3, name
 
 
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+def test_a_step_learns_from_the_edges_it_trains_alone(dtype: torch.dtype) -> None:
+    """Every parameter, the constant too: else the price of all edges would weigh against what some of them do."""
+    messages = edge_messages(edges=23)
+    gate = scrambled(build(SiteSpec.of([messages]), 32, torch.Generator().manual_seed(0)))
+    with torch.no_grad():
+        gate.out.mul_(0.2)  # within the limits, most of them
+    gate.standardise([messages])
+    upstream = rand(torch.Generator().manual_seed(8), 23)
+    some = torch.zeros_like(upstream)
+    some[1::4] = upstream[1::4]
+    names, parameters = zip(*gate.named_parameters(), strict=True)
+    expected = torch.autograd.grad(plain(gate, messages), parameters, some)
+    gate.to(dtype)
+    found = torch.autograd.grad(gate.raw(messages, slice(1, None, 4)), list(gate.parameters()), upstream.to(dtype))
+    for name, a, b in zip(names, found, expected, strict=True):
+        assert torch.allclose(a.double(), b, rtol=1e-3, atol=1e-10 if dtype == torch.double else 1e-4), name
+        assert float(b.abs().max()) > 1e-3, name
+
+
 def test_inputs_are_standardised() -> None:
     """Scaling and moving an input before the fit changes nothing after it."""
     messages = edge_messages()

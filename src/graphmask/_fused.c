@@ -82,9 +82,9 @@ WIDE static inline __attribute__((always_inline)) int64_t run(const Gates *g, co
         const float scale = 1.0f / sqrtf(SUM(squares) / (float)width + 1e-5f);
         for (int64_t k = 0; k < vectors; k++) {
             const Lanes y = h[k] * scale * gamma[k] + beta[k];
-            sums += (Lanes)((Bits)y & (Bits)(y > zero)) * out[k];
+            sums += (Lanes)((Bits)y & ~(Bits)(y <= zero)) * out[k]; /* what is not a number stays so */
         }
-        const float location = SUM(sums) + g->bias; /* what is not a number stays so */
+        const float location = SUM(sums) + g->bias;
         g->location[e] = location > g->limit ? g->limit : location < -g->limit ? -g->limit : location;
         if (e == next) {
             Lanes *normal = (Lanes *)(g->normal + kept * width);
@@ -172,7 +172,7 @@ WIDE static inline __attribute__((always_inline)) void back(const Backward *b, c
         const Lanes whole = zero + g;
         Lanes dot = zero;
         for (int64_t k = 0; k < vectors; k++) {
-            const Lanes here = (Lanes)((Bits)whole & (Bits)(normal[k] * gamma[k] + beta[k] > zero));
+            const Lanes here = (Lanes)((Bits)whole & ~(Bits)(normal[k] * gamma[k] + beta[k] <= zero));
             reached[k] += here;
             weighted[k] += here * normal[k];
             d[k] = here * through[k];

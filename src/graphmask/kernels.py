@@ -260,11 +260,6 @@ def clamp(location: Tensor) -> Tensor:
     return _Clamp.apply(location) if torch.is_grad_enabled() else location.clamp_(-LIMIT, LIMIT)
 
 
-def centred(weight: Tensor) -> Tensor:
-    """[h, d] or [h] without its mean over h, as `head` wants it."""
-    return weight - weight.mean(0)
-
-
 class Standard(NamedTuple):
     """How inputs of d numbers are standardised and projections of them centred: constants while gates are trained."""
 

@@ -81,7 +81,7 @@ class Subject:
 
     def __init__(self, name: str, edges: int, seed: int = 0, *, fit_edges: int | None = None) -> None:
         self.data, self.model = graph(edges, seed), build(name, seed)
-        self.repeats = max(3, min(30, int(3e6 / edges)))
+        self.repeats = max(3, min(100, int(3e6 / edges)))
         self.explainer = GraphMask(self.model, seed=seed, recipe=Recipe(steps=1))
         data = self.data if fit_edges is None else graph(fit_edges, seed)
         self.explainer.fit([data], progress=False)
@@ -183,6 +183,7 @@ def measure(seed: int = 0, largest: int = 1_000_000) -> dict[str, Any]:
             figures["explain_ratio"][key] = found["explain"]
             figures["fit_step_ratio"][key] = found["fit_step"]
             figures["explain_memory_ratio"][key] = found["explain_memory"]
+        figures["models_at"] = power(min(100_000, largest))
         for name in MODELS:
             figures["models"][name] = cost(name, min(100_000, largest), seed)
     return figures
@@ -192,7 +193,7 @@ def rows(figures: dict[str, Any]) -> list[list[Any]]:
     keys = ("explain_ratio", "fit_step_ratio", "explain_memory_ratio")
     sizes = [[f"GCN, {size}", *(figures[key][size] for key in keys)] for size in figures["explain_ratio"]]
     models = [
-        [f"{name}, 1e5", cost["explain"], cost["fit_step"], cost["explain_memory"]]
+        [f"{name}, {figures['models_at']}", cost["explain"], cost["fit_step"], cost["explain_memory"]]
         for name, cost in figures["models"].items()
     ]
     return sizes + models
