@@ -1,5 +1,6 @@
 """Gate networks against the equations of appendix A, one edge at a time in float64."""
 
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -217,6 +218,18 @@ def test_a_step_learns_from_the_edges_it_trains_alone(dtype: torch.dtype) -> Non
     for name, a, b in zip(names, found, expected, strict=True):
         assert torch.allclose(a.double(), b, rtol=1e-3, atol=1e-10 if dtype == torch.double else 1e-4), name
         assert float(b.abs().max()) > 1e-3, name
+
+
+def test_messages_are_let_go_before_the_backward_pass() -> None:
+    """Of a large graph only what is trained is kept: messages of all edges may not fit into memory twice."""
+    messages = edge_messages(edges=23)
+    gate = fitted([messages])
+    remembered = weakref.ref(messages.value)
+    location = gate.raw(messages, slice(1, None, 4))
+    del messages
+    assert remembered() is None
+    location.sum().backward()
+    assert float(gate.weights["message"].grad.abs().max()) > 1e-3
 
 
 def test_inputs_are_standardised() -> None:

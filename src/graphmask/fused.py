@@ -139,7 +139,7 @@ def locations(
         )
 
     size = block() if values else edges
-    threads = torch.get_num_threads() if edges >= 2 * PER_THREAD else 1
+    threads = min(torch.get_num_threads(), edges // PER_THREAD)
     with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
         for start in range(0, edges, size or 1):
             stop, dense = min(start + size, edges), None

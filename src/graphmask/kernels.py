@@ -182,7 +182,8 @@ class _Head(torch.autograd.Function):
                 some = [part.some(trained) for part in rows]
                 _, kept = _locations(some, [value[trained] for value in values], weights, top, keep=True)
         assert kept is not None
-        ctx.trained, ctx.rows, ctx.values = trained, rows, values
+        ctx.trained, ctx.rows = trained, rows
+        ctx.values = [value[trained].contiguous() for value in values]  # not a view: it would keep all messages
         ctx.save_for_backward(*kept, *top)
         return location
 
@@ -190,7 +191,7 @@ class _Head(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         kept, top = Kept(*ctx.saved_tensors[:3]), Top(*ctx.saved_tensors[3:])
-        trained, values = ctx.trained, [value[ctx.trained] for value in ctx.values]
+        trained, values = ctx.trained, ctx.values
         if fused.fits(ctx.rows, top):
             d_tables, d_top, of_columns = fused.gates_backward(
                 grad, ctx.rows, kept, top, trained, of_columns=bool(values)
