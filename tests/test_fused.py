@@ -201,3 +201,26 @@ def test_what_is_not_a_number_stays_so() -> None:
         location = kernels.head(rows, [], top)
     assert torch.equal(location.isnan(), rows[2].index == 3)
     assert bool(location.isnan().any())
+
+
+def test_what_is_kept_is_the_same_in_blocks_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third edge, from the second on, wherever blocks and threads begin."""
+    rows, columns, top = parts(333, 32, dtype=torch.float)
+    values, weights = [value for value, _ in columns], [weight for _, weight in columns]
+
+    def kept() -> list[Tensor]:
+        with torch.no_grad():
+            location, found = fused.locations(rows, values, weights, top, slice(1, None, 3))
+        assert found is not None
+        return [location, *found]
+
+    whole = kept()
+    assert len(whole[1]) == 111
+    assert torch.equal(whole[0][1::3], whole[3].clamp(-kernels.LIMIT, kernels.LIMIT))
+    monkeypatch.setattr(fused, "PER_THREAD", 50)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    in_threads = kept()
+    monkeypatch.setattr(fused, "block", lambda: 70)
+    for mine, also, theirs in zip(in_threads, kept(), whole, strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(also, theirs, rtol=1e-5, atol=1e-5)
