@@ -223,16 +223,13 @@ def blend_backward(
     edges, width = grad.shape
     copies, rows = (None, ALL) if kept is None else (kept[0].contiguous(), kept[1])
     source, nodes = (None, 0) if picked is None else (picked[0].long().contiguous(), picked[1])
-    of_gate = None if copies is None else (torch.empty_like if rows == ALL else torch.zeros_like)(gate)
-    found = (
-        of_gate,
-        grad.new_zeros(width) if of_baseline else None,
-        torch.empty_like(grad) if of_messages else None,
-        None if source is None else grad.new_zeros(nodes, width),
-    )
-    values = (grad, gate, source, copies, baseline, *found)
+    d_gate = None if copies is None else (torch.empty_like if rows == ALL else torch.zeros_like)(gate)
+    d_baseline = grad.new_zeros(width) if of_baseline else None
+    d_messages = torch.empty_like(grad) if of_messages else None
+    d_nodes = None if source is None else grad.new_zeros(nodes, width)
+    values = (grad, gate, source, copies, baseline, d_gate, d_baseline, d_messages, d_nodes)
     _fused.blend_backward(edges, width, nodes, *_first_and_step(rows), *(_at(value, 0) for value in values))
-    return found[2], of_gate, found[1], found[3]
+    return d_messages, d_gate, d_baseline, d_nodes
 
 
 def overwrite(messages: Tensor, is_open: Tensor, baseline: Tensor) -> bool:

@@ -34,7 +34,7 @@ class Own:
 
     loops: Tensor  #: [E'] 1 for these, 0 for the user's edges
     others: Tensor  #: [E'] the opposite
-    count: float  #: of the others
+    number_of_others: float
 
     @classmethod
     def of(cls, edges: Tensor, like: Tensor) -> Own:
@@ -49,7 +49,7 @@ class Own:
     @classmethod
     def join(cls, parts: list[Own]) -> Own:
         loops, others = torch.cat([part.loops for part in parts]), torch.cat([part.others for part in parts])
-        return cls(loops, others, sum(part.count for part in parts))
+        return cls(loops, others, sum(part.number_of_others for part in parts))
 
 
 @dataclass
@@ -76,11 +76,11 @@ class Gated:
         return per_edge.sum() if self.own is None else per_edge @ self.own.others
 
     def count(self) -> float:
-        return self.location.numel() if self.own is None else self.own.count
+        return self.location.numel() if self.own is None else self.own.number_of_others
 
     def mean(self, per_edge: Tensor) -> Tensor:
         """Over the user's edges."""
-        return per_edge.mean() if self.own is None else per_edge @ self.own.others / self.own.count
+        return per_edge.mean() if self.own is None else per_edge @ self.own.others / self.own.number_of_others
 
     def __bool__(self) -> bool:
         """Is there any edge?"""
