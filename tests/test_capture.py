@@ -14,7 +14,7 @@ from graphmask.edges import effective_edges
 from graphmask.gates import SiteSpec, build
 from graphmask.masking import by_user_edges
 from graphmask.messages import Messages
-from graphmask.sites import Site
+from graphmask.sites import Site, StandIn
 from graphmask.training import Recipe
 
 QUICK = Recipe(steps=4, calibrated=False)
@@ -33,8 +33,8 @@ def messages_of(model: nn.Module, *args: Tensor, edge_index: Tensor | None = Non
 
 
 def masked_output(model: nn.Module, gates: Tensor, *args: Tensor, edge_index: Tensor) -> Tensor:
-    sites, seen = messages_of(model, *args, edge_index=edge_index)
-    baselines = [torch.zeros(m.flat().shape[1]) for m in seen if m.piece == 0]
+    sites, _ = messages_of(model, *args, edge_index=edge_index)
+    baselines = [site.stand_in.left_out(torch.zeros(())) for site in sites]
     with torch.no_grad(), capture.tap(model, by_user_edges(gates, baselines), edge_index, tuple(sites)):
         return model(*args)
 
@@ -64,8 +64,9 @@ def test_one_of_two_edges_between_the_same_nodes(options: dict[str, object], dro
     for relation in range(3):
         for node in range(4):
             arriving = [e for e in range(6) if edges[1, e] == node and types[e] == relation]
-            total = sum((x[edges[0, e]] for e in arriving if e != dropped), torch.zeros(4))
-            mean = total / max(len(arriving), 1) if options.get("aggr") != "add" else total
+            left = [e for e in arriving if e != dropped]  # the mean is theirs
+            total = sum((x[edges[0, e]] for e in left), torch.zeros(4))
+            mean = total / max(len(left), 1) if options.get("aggr") != "add" else total
             expected[node] += mean @ weight[relation]
     assert torch.allclose(masked, expected, atol=1e-6)
 
@@ -74,7 +75,7 @@ def test_relations_are_one_site_with_a_piece_each() -> None:
     conv = pyg.RGCNConv(4, 4, 5)
     edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
     sites, seen = messages_of(conv, torch.randn(3, 4), edges, torch.tensor([3, 1, 3]))
-    assert sites == [Site("model", "model", (0, 1, 2, 3, 4))]
+    assert sites == [Site("model", "model", (0, 1, 2, 3, 4), stand_in=StandIn(4, behind=True))]
     assert [m.edges.tolist() for m in seen] == [[], [1], [], [0, 2], []]
     assert [m.piece for m in seen] == [0, 1, 2, 3, 4]
 

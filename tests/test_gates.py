@@ -361,7 +361,7 @@ def matrix_messages(
         weights = adjacency[tuple(entries)]
     call = MatrixCall(adjacency, messages, nodes, entries, weights)
     sender, receiver = call.edge_index()
-    return Messages(0, 0, messages, 0, sender, receiver, None, matrix=call)
+    return Messages(0, 0, sender, receiver, None, messages, 0, matrix=call)
 
 
 def fitted_matrix(messages: Messages) -> BilinearGate:

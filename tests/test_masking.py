@@ -17,7 +17,7 @@ from graphmask.training import Recipe
 
 def messages(value: Tensor, edge_dim: int = 0, edges: list[int] | None = None) -> Messages:
     count = torch.zeros(value.shape[edge_dim], dtype=torch.long)
-    return Messages(0, 0, value, edge_dim, count, count, None if edges is None else torch.tensor(edges))
+    return Messages(0, 0, count, count, None if edges is None else torch.tensor(edges), value, edge_dim)
 
 
 @pytest.mark.parametrize(("shape", "edge_dim"), [((5,), 0), ((5, 4), 0), ((5, 2, 3), 0), ((2, 5, 3), 1)])
@@ -63,13 +63,13 @@ def test_gates_in_terms_of_the_users_edges() -> None:
     gates = torch.tensor([[False, True, False]])
     m = messages(torch.randn(5, 2), edges=[2, -1, 1, 0, -1])
     baseline = torch.zeros(2)
-    gate, found = by_user_edges(gates, [baseline])(m)  # type: ignore[misc]
+    gate, found = by_user_edges(gates, [baseline]).at(m)  # type: ignore[misc]
     assert gate.tolist() == [False, True, True, False, True]
     assert found is baseline
-    gate, _ = by_user_edges(gates.float(), [baseline])(m)  # type: ignore[misc]
+    gate, _ = by_user_edges(gates.float(), [baseline]).at(m)  # type: ignore[misc]
     assert gate.tolist() == [0, 1, 1, 0, 1]
     only_own = messages(torch.randn(2, 2), edges=[-1, -1])
-    gate, _ = by_user_edges(torch.zeros(1, 0, dtype=torch.bool), [baseline])(only_own)  # type: ignore[misc]
+    gate, _ = by_user_edges(torch.zeros(1, 0, dtype=torch.bool), [baseline]).at(only_own)  # type: ignore[misc]
     assert gate.tolist() == [True, True]
 
 

@@ -1,190 +1,305 @@
 """The user's model + a batch -> the messages that flow, site by site.
 
-`tap(model, visit)` calls `visit(messages)` for every group of messages the model sends and lets it replace
-them. It works through PyTorch Geometric's public hooks and through this library's taps (`taps.py`), so that
-everything else in the library (gates, masking, other methods) is a `visit` function.
+`tap(model, visit)` calls `visit(messages)` for every group of messages the model sends; `tap(model, mask)` puts other
+values in their place, as a `Mask` says. It works through PyTorch Geometric's public hooks and through this library's
+taps (`taps.py`), so that everything else in the library (gates, masking, other methods) is a visit or a mask.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch_geometric.backend
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from torch_geometric.nn import MessagePassing
+from torch_geometric.nn import MessagePassing, RGCNConv
+from torch_geometric.utils import is_sparse
 
-from graphmask.edges import EdgeMap, EdgeType, effective_edges
+from graphmask import behind, edge_arguments, edge_softmax
+from graphmask import messages as sent
+from graphmask.edges import EdgeMap, effective_edges
 from graphmask.errors import GraphMaskError
-from graphmask.messages import Messages, Visit, add_extra, is_fresh, lifted, replace, rows_of_nodes, states
-from graphmask.sites import Site
+from graphmask.locating import Locator
+from graphmask.messages import Answer, Call, Mask, Messages, Visit, add_extra, is_fresh, lifted, rows_of_nodes, states
+from graphmask.sites import ABSENT, Site
 from graphmask.taps import AdjacencyTap, MatrixCall, MessageTap
+
+
+@dataclass
+class _Underway:
+    """A call that a layer is making: what it knows of it so far."""
+
+    name: str
+    layer: MessagePassing
+    edge_index: Any  #: as the layer has it
+    kwargs: dict[str, Any]  #: what its `message` or `edge_update` was given
+    thread: int
+    parts: int = 0  #: how many softmaxes over some of the edges were computed
 
 
 class Tap:
     """State of one tapping: which call comes next, which site it belongs to, which edges are whose."""
 
-    def __init__(self, visit: Visit, edge_map: EdgeMap, sites: tuple[Site, ...] | None, *, bare: bool) -> None:
+    def __init__(self, visit: Visit | Mask, edge_map: EdgeMap, sites: tuple[Site, ...] | None) -> None:
         self.visit = visit
-        self.bare = bare
+        self.mask = visit if isinstance(visit, Mask) else None
         self.live = True
-        self.edge_map = edge_map
-        self.discovering = sites is None
-        self.sites: list[Site] = list(sites or ())
-        self.place = {
-            (site.module, call): (number, piece)
-            for number, site in enumerate(self.sites)
-            for piece, call in enumerate(site.calls)
+        self.asleep = False  # a layer runs for another reason than the model's forward
+        self.underway: _Underway | None = None
+        self.begun: dict[str, tuple[Any, Call]] = {}  # calls that are known before their messages are made
+        self.answers: dict[str, Answer] = {}  # what to put in place of these
+        self.logits: dict[str, Tensor] = {}  # that a layer compared before its messages are made
+        self.dropped: dict[str, list[behind.Dropped]] = {}  # in this forward of the layer
+        self.compared: set[str] = set()  # layers of which it was found out by which arguments they compare edges
+        self.where = Locator(edge_map, sites)
+        #: Sites of the layers whose arguments are replaced.
+        with_inputs = {site.module for site in sites or () if site.stand_in.inputs}
+        self.silent = {
+            module: [number for number, site in enumerate(sites or ()) if site.module == module]
+            for module in with_inputs
         }
-        self.period = {site.module: 0 for site in self.sites}
-        for site in self.sites:
-            self.period[site.module] += len(site.calls)
-        self.calls: dict[str, int] = {}  # in this run of the model
         self.ordinal: dict[str, int] = {}  # in this forward of the layer
         self.inputs: dict[str, tuple[Any, ...]] = {}
-        self.pending: dict[str, tuple[Tensor, dict[str, Any]]] = {}
-        self.covered: dict[str, Tensor] = {}
-        #: Of calls that are told by their edge types, what each carries, and which were made in this run.
-        self.carries = {
-            (site.module, call): frozenset(kinds)
-            for site in self.sites
-            for call, kinds in zip(site.calls, site.types, strict=False)
-        }
-        self.made: set[tuple[str, int]] = set()
-        edge_map.restart()
+        self.arguments: dict[str, dict[str, Tensor]] = {}  # of these, with a row per edge
+        self.pending: dict[str, tuple[Any, dict[str, Any]]] = {}
+
+    @property
+    def sites(self) -> list[Site]:
+        return self.where.sites
+
+    @property
+    def edge_map(self) -> EdgeMap:
+        return self.where.edge_map
 
     def restart(self) -> None:
-        """A new run of the model begins: count calls from zero."""
-        self.calls.clear()
-        self.covered.clear()
-        self.made.clear()
-        self.edge_map.restart()
+        """A new run of the model begins."""
+        self.where.restart()
 
     def check_complete(self) -> None:
         """Raise unless every site was visited exactly as when the sites were found."""
-        for (module, call), kinds in self.carries.items():
-            # A layer is not called for an edge type that a batch does not have.
-            if (module, call) not in self.made and self.edge_map.has_edges(tuple(kinds)):
-                raise GraphMaskError(
-                    f"Expected module {module!r} to send along {_names(kinds)}, as when the sites were found, but it "
-                    "was not called. The model's message passing must not depend on its input."
-                )
-        typed = {module for module, _ in self.carries}
-        for module, period in self.period.items():
-            if module not in typed and self.calls.get(module, 0) != period:
-                raise GraphMaskError(
-                    f"Expected {period} message passing call(s) of module {module!r}, as when the sites were found, "
-                    f"got {self.calls.get(module, 0)}. The model's message passing must not depend on its input."
-                )
+        self.where.check_complete()
 
-    def enter(self, module: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.inputs[module] = (*args, *kwargs.values())
+    def enter(
+        self, module: str, layer: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A forward of a layer begins; returns the arguments it is to have."""
         self.ordinal[module] = 0
-        self.covered.pop(module, None)  # a new forward of a layer never continues an earlier site
+        self.where.covered.pop(module, None)  # a new forward of a layer never continues an earlier site
+        self.dropped.pop(module, None)
+        self.begun.pop(module, None)
+        if self.mask is not None and self.mask.of_edges is not None:
+            args, kwargs = self._silence(module, layer, args, kwargs, self.mask)
+        self.inputs[module] = (*args, *kwargs.values())
+        if self.mask is None and module in self.silent:
+            bound = edge_arguments.bind(layer, args, kwargs)
+            self.arguments[module] = {} if bound is None else edge_arguments.per_edge(bound)
+        return args, kwargs
 
-    def locate(self, module: str, edges: Tensor | None, reverse: bool = False) -> tuple[int, int]:
-        """The site and piece of this module's next call."""
-        call = self.calls.get(module, 0)
-        self.calls[module] = call + 1
-        if not self.discovering:
-            if module not in self.period:
-                raise GraphMaskError(
-                    f"Module {module!r} sends messages, but sent none when the sites were found. "
-                    "The model's message passing must not depend on its input."
-                )
-            if self.edge_map.types is not None and (module, 0) in self.carries:
-                return self.place[module, self._call_of_types(module, frozenset(self.edge_map.types))]
-            return self.place[module, call % self.period[module]]
-        return self._discover(module, call, edges, reverse != self.edge_map.flipped)
+    def leave(
+        self, module: str, layer: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        """It ends; returns what is to be its output."""
+        self.inputs.pop(module, None)
+        if self.where.discovering:
+            self._discover_stand_ins(module, layer, args, kwargs, output)
+        calls = self.dropped.pop(module, None)
+        return behind.add(output, layer, calls) if calls else None
 
-    def _call_of_types(self, module: str, kinds: frozenset[EdgeType]) -> int:
-        """Not by counting: calls of edge types that a batch does not have are left out."""
-        fitting = [call for (name, call), known in self.carries.items() if name == module and kinds <= known]
-        if not fitting:
+    # Dropped edges are silent --------------------------------------------------------------------------------
+
+    def _silence(
+        self, module: str, layer: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, Any], mask: Mask
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments in which edges that the layer drops at all of its sites have nothing of their own."""
+        mine = self.silent.get(module)
+        if mine is None and mask.exchange is None:
+            return args, kwargs
+        mine = mine or [number for number, site in enumerate(self.sites) if site.module == module]
+        bound = edge_arguments.bind(layer, args, kwargs)
+        found = {} if bound is None else edge_arguments.per_edge(bound)
+        rows = self._rows(self.sites[mine[0]], len(next(iter(found.values())))) if found else None
+        if bound is None or rows is None:
+            return args, kwargs
+        assert mask.of_edges is not None
+        answers = [mask.of_edges(site) for site in mine]
+        gate = torch.stack([answer[0][rows] for answer in answers]).amax(0)
+        if mask.exchange is not None:
+            order = _exchange(gate, mask.exchange)
+            found = {name: value[order] for name, value in found.items()}
+        baseline = answers[0][1]
+        constants = self.sites[mine[0]].stand_in.inputs_of(baseline[rows] if baseline.dim() > 1 else baseline)
+        for name, constant in constants.items():
+            if name in found and found[name][:1].numel() == constant.shape[-1]:
+                found[name] = _between(found[name], gate, constant)
+        return edge_arguments.exchanged(bound, found)
+
+    def _rows(self, site: Site, count: int) -> Tensor | slice | None:
+        """Which of the user's edges a layer's arguments have a row for; None if that is not known."""
+        if len(site.edge_types) == 1 and self.edge_map.edge_type is not None:
+            kinds = self.edge_map.edge_type == self.edge_map.all_types.index(site.edge_types[0])
+            rows = kinds.nonzero().view(-1)
+            return rows if len(rows) == count else None
+        return slice(None) if count == self.edge_map.count else None
+
+    def compare(self, logits: Tensor, dim: int) -> Tensor:
+        """What a softmax over edges is to compare instead of ``logits``."""
+        now = self.underway
+        if now is None or now.thread != threading.get_ident():
+            return logits  # not in a layer of this model
+        count, whole = logits.shape[dim], effective_edges(now.edge_index).shape[1]
+        if self.mask is None:
+            if count == whole:
+                self.logits[now.name] = logits.detach()
+            return logits
+        call = self.begin(now.name, now.layer, now.edge_index)
+        stand_in = self.sites[call.site].stand_in
+        gate, baseline = self.answer(now.name, call)[:2]
+        if count != whole:  # relation by relation: a dropped edge is in none
+            rows = self._relation(now, count)
+            return edge_softmax.mixed(logits, gate[rows], logits.new_full(logits.shape[1:], ABSENT).flatten(), dim)
+        if not stand_in.logits:
+            return logits
+        return edge_softmax.mixed(logits, gate, stand_in.logits_of(baseline), dim)
+
+    def _relation(self, now: _Underway, count: int) -> Tensor:
+        """The edges of which a layer compares only some: those of one relation after the other."""
+        relation = now.kwargs.get("edge_type")
+        rows = None if relation is None else (relation == now.parts).nonzero().view(-1)
+        now.parts += 1
+        if rows is None or len(rows) != count:
             raise GraphMaskError(
-                f"Module {module!r} sends along {_names(kinds)}, but did not when the sites were found. "
-                "The model's message passing must not depend on its input."
+                f"Expected module {now.name!r} to compare all of its edges in a softmax, or one relation after "
+                f"another, got {count} of {effective_edges(now.edge_index).shape[1]}. Pass its messages through a "
+                "MessageTap instead."
             )
-        left = [call for call in fitting if (module, call) not in self.made]
-        if not left:  # a further run of the model
-            self.made -= {(module, call) for call in fitting}
-            left = fitting
-        self.made.add((module, left[0]))
-        return left[0]
+        return rows
 
-    def _discover(self, module: str, call: int, edges: Tensor | None, reverse: bool) -> tuple[int, int]:
-        # One place more for the layer's own self-loops (-1): hops that carry only those are hops, not relations.
-        carried = torch.zeros(self.edge_map.count + 1, dtype=torch.bool)
-        carried[slice(self.edge_map.count) if edges is None else edges.cpu()] = True
-        before = self.covered.get(module)
-        number = max((n for n, site in enumerate(self.sites) if site.module == module), default=-1)
-        if before is not None and not bool((before & carried).any()):
-            self.covered[module] = before | carried
-            site = self.sites[number]
-            reverse = site.reverse if bool(before.any()) else reverse  # an empty relation has no direction
-            types = (*site.types, self.edge_map.types) if self.edge_map.types is not None else site.types
-            self.sites[number] = Site(site.name, module, (*site.calls, call), reverse, types, site.layer)
-            return number, len(site.calls)
-        self.covered[module] = carried
-        repeat = sum(site.module == module for site in self.sites)
-        name, kinds = f"{module}#{repeat}" if repeat else module, self.edge_map.types
-        types = () if kinds is None else (kinds,)
-        self.sites.append(Site(name, module, (call,), reverse, types, self._layer(kinds or ())))
-        return len(self.sites) - 1, 0
+    def begin(self, name: str, layer: MessagePassing, edge_index: Any) -> Call:
+        """The call that a layer makes along these edges: the same until its messages are made."""
+        known = self.begun.get(name)
+        if known is not None and known[0] is edge_index:
+            return known[1]
+        effective = effective_edges(edge_index)
+        ordinal = self.ordinal.get(name, 0)
+        self.ordinal[name] = ordinal + 1
+        edges = self.edge_map(effective, self.inputs.get(name, ()), ordinal, name)
+        site, piece = self.where.locate(name, edges, layer.flow == "target_to_source")
+        source, target = effective if layer.flow == "source_to_target" else (effective[1], effective[0])
+        call = Call(site=site, piece=piece, source=source, target=target, edges=edges)
+        self.begun[name] = (edge_index, call)
+        self.answers.pop(name, None)
+        return call
 
-    def _layer(self, kinds: tuple[EdgeType, ...]) -> str:
-        """A layer that comes again with an edge type it had is another one."""
-        base = self.edge_map.layer
-        name, repeat = base, 0
-        while base and any(site.layer == name and {*site.edge_types} & {*kinds} for site in self.sites):
-            repeat += 1
-            name = f"{base}#{repeat}"
-        return name
+    def answer(self, name: str, call: Call) -> Answer:
+        """What is put in place of the call's messages."""
+        assert self.mask is not None
+        if name not in self.answers:
+            self.answers[name] = self.mask.at(call)
+        return self.answers[name]
+
+    def _discover_stand_ins(
+        self, module: str, layer: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """Where dropped edges of this layer would be heard other than through their messages."""
+        mine = [number for number, site in enumerate(self.sites) if site.module == module]
+        if not mine:
+            return
+        last = self.sites[mine[-1]]
+        if behind.is_behind(layer, last, output):
+            stand_in = replace(last.stand_in, behind=True, message=output.shape[1])
+            self.sites[mine[-1]] = replace(last, stand_in=stand_in)
+        first = self.sites[mine[0]]
+        if module in self.compared:
+            return
+        self.compared.add(module)
+        self.asleep = True
+        try:
+            found = edge_arguments.compared(layer, args, kwargs)
+        finally:
+            self.asleep = False
+        inputs = tuple((name, value[:1].numel() if len(value) else 0) for name, value in found.items())
+        self.sites[mine[0]] = replace(first, stand_in=replace(first.stand_in, inputs=inputs))
 
     # PyTorch Geometric layers ------------------------------------------------------------------------------
 
     def on_propagate(self, name: str, edge_index: Any, kwargs: dict[str, Any]) -> None:
-        self.pending[name] = (effective_edges(edge_index), kwargs)
+        self.pending[name] = (edge_index, kwargs)
+
+    def on_content(self, name: str, layer: MessagePassing, edge_index: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A layer is about to compute messages, or what it compares edges by, from ``kwargs``."""
+        if self.mask is not None and self.mask.exchange is not None:
+            gate = self.answer(name, self.begin(name, layer, edge_index))[0]
+            kwargs = _exchanged(kwargs, _exchange(gate, self.mask.exchange))
+        self.underway = _Underway(name, layer, edge_index, kwargs, threading.get_ident())
+        return kwargs
 
     def on_message(self, name: str, layer: MessagePassing, kwargs: dict[str, Any], value: Any) -> Tensor | None:
         edge_index, propagated = self.pending[name]
+        self.underway = None
         if not isinstance(value, Tensor) or not value.is_floating_point():
             raise GraphMaskError(
                 f"Expected module {name!r} ({type(layer).__name__}) to send floating point messages, "
                 f"got {getattr(value, 'dtype', type(value).__name__)}."
             )
-        count = edge_index.shape[1]
-        ordinal = self.ordinal.get(name, 0)
-        self.ordinal[name] = ordinal + 1
-        edges = self.edge_map(edge_index, self.inputs.get(name, ()), ordinal, name)
-        site, piece = self.locate(name, edges, layer.flow == "target_to_source")
-        source, target = edge_index if layer.flow == "source_to_target" else (edge_index[1], edge_index[0])
+        call = self.begin(name, layer, edge_index)
         messages = Messages(
-            site=site,
-            piece=piece,
+            **vars(call),
             value=value,
             edge_dim=layer.node_dim if layer.node_dim >= 0 else value.dim() + layer.node_dim,
-            source=source,
-            target=target,
-            edges=edges,
         )
         if value.dim() == 1:
             messages.edge_dim = 0
+        count = call.source.shape[0]
         if value.shape[messages.edge_dim] != count:
             raise GraphMaskError(
                 f"Expected module {name!r} to send one message per edge ({count}), "
                 f"got {value.shape[messages.edge_dim]}."
             )
-        if not self.bare:
-            self._describe(messages, name, layer, kwargs)
         messages.fresh = is_fresh(value, layer, kwargs)
+        try:
+            if self.mask is not None:
+                return self._put(messages, name, layer, kwargs, propagated)
+            self._describe(messages, name, layer, kwargs)
+            self._look(messages)
+            return None
+        finally:
+            self.begun.pop(name, None)
+            self.answers.pop(name, None)
+
+    def _put(
+        self,
+        messages: Messages,
+        name: str,
+        layer: MessagePassing,
+        kwargs: dict[str, Any],
+        propagated: dict[str, Any],
+    ) -> Tensor:
+        """What the layer is to send instead."""
+        value, stand_in = messages.value, self.sites[messages.site].stand_in
+        gate, baseline, *rows = self.answer(name, messages)
+        baseline = stand_in.message_of(baseline)
+        if stand_in.behind:
+            self.dropped.setdefault(name, []).append(behind.Dropped(gate, messages.target, baseline))
+            return behind.send(messages, layer, gate, kwargs.get("edge_type"))
         if value.grad_fn is not None and value.grad_fn.name() == "IndexSelectBackward0" and value is kwargs.get("x_j"):
-            rows = lifted(messages, layer, kwargs, propagated)
-            messages.picked = None if rows is None else (rows[0], source)
-        answer = self.visit(messages)
-        return None if answer is None else replace(messages, *answer)
+            picked = lifted(messages, layer, kwargs, propagated)
+            messages.picked = None if picked is None else (picked[0], messages.source)
+        return sent.replace(messages, gate, baseline, *rows)
+
+    def _look(self, messages: Messages) -> None:
+        if self.where.discovering:
+            site = self.sites[messages.site]
+            width = messages.rows().shape[1] if messages.matrix is None else messages.matrix.messages.shape[-1]
+            logits = 0 if messages.logits is None else messages.logits[:1].numel() if len(messages.logits) else 0
+            stand_in = replace(site.stand_in, message=width, logits=max(site.stand_in.logits, logits))
+            self.sites[messages.site] = replace(site, stand_in=stand_in)
+        assert not isinstance(self.visit, Mask)
+        self.visit(messages)
 
     def _describe(self, messages: Messages, name: str, layer: MessagePassing, kwargs: dict[str, Any]) -> None:
         """Add what the layer knows of its messages."""
@@ -202,6 +317,11 @@ class Tap:
         if isinstance(attention, Tensor) and attention.dim() and attention.shape[0] == count:
             messages.attention = attention.detach()
         messages.lifted = lifted(messages, layer, kwargs, propagated)
+        messages.logits = self.logits.pop(name, None)
+        site = self.sites[messages.site]
+        if site.stand_in.inputs and messages.piece == 0:
+            inputs = self.arguments.get(name, {})
+            messages.arguments = {key: inputs[key] for key, _ in site.stand_in.inputs if key in inputs}
 
     def _add_types(self, messages: Messages) -> None:
         """Where one call carries several edge types (HGTConv), gates must know which."""
@@ -222,9 +342,9 @@ class Tap:
         nodes: Tensor | tuple[Tensor, Tensor] | None,
         extras: dict[str, Tensor | None],
     ) -> Tensor:
-        self.covered.pop(name, None)
+        self.where.covered.pop(name, None)
         edges = self.edge_map(edge_index, (), 0, name)
-        site, piece = self.locate(name, edges)
+        site, piece = self.where.locate(name, edges)
         sender, receiver = nodes if isinstance(nodes, tuple) else (nodes, nodes)
         messages = Messages(
             site=site,
@@ -242,20 +362,56 @@ class Tap:
                 add_extra(messages, key, extra)
         gate = extras.get("gate")
         messages.attention = None if gate is None else gate.detach()
-        answer = self.visit(messages)
-        return value if answer is None else replace(messages, *answer)
+        if self.mask is None:
+            self._look(messages)
+            return value
+        if self.mask.exchange is not None:
+            messages.value = value[_exchange(self.mask.at(messages)[0], self.mask.exchange)]
+        gate, baseline, *rows = self.mask.at(messages)
+        return sent.replace(messages, gate, baseline, *rows)
 
-    def on_matrix(self, name: str, call: MatrixCall) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, slice] | None:
-        self.covered.pop(name, None)
-        edges = self.edge_map(call.edge_index(), (), 0, name)
-        site, piece = self.locate(name, edges)
+    def on_matrix(self, name: str, call: MatrixCall) -> Answer | None:
+        self.where.covered.pop(name, None)
         sender, receiver = call.edge_index()
-        messages = Messages(site, piece, call.messages, 0, sender, receiver, edges, matrix=call)
-        return self.visit(messages)
+        edges = self.edge_map(torch.stack([sender, receiver]), (), 0, name)
+        site, piece = self.where.locate(name, edges)
+        about = Call(site=site, piece=piece, source=sender, target=receiver, edges=edges)
+        if self.mask is None:
+            self._look(Messages(**vars(about), value=call.messages, edge_dim=0, matrix=call))
+            return None
+        if self.mask.exchange is not None:
+            order = _exchange(self.mask.at(about)[0], self.mask.exchange)
+            call.carried, call.weights = call.rows()[order], call.weights[order]
+        return self.mask.at(about)
 
 
-def _names(kinds: frozenset[EdgeType]) -> str:
-    return "edge type " + ", ".join(str(kind) for kind in sorted(kinds))
+def _exchange(gate: Tensor, generator: torch.Generator) -> Tensor:
+    """[E'] an order of the edges in which those whose gate is shut have changed places at random."""
+    order = torch.arange(len(gate), device=gate.device)
+    shut = (gate == 0).nonzero().view(-1)
+    order[shut] = shut[torch.randperm(len(shut), generator=generator).to(shut.device)]
+    return order
+
+
+def _exchanged(kwargs: dict[str, Any], order: Tensor) -> dict[str, Any]:
+    """What a layer knows of its edges (of their senders, not of their receivers), in another order."""
+    count = len(order)
+
+    def is_content(key: str, value: Any) -> bool:
+        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or is_sparse(value):
+            return False
+        return key not in MessagePassing.special_args and not key.endswith("_i") and value.shape[:1] == (count,)
+
+    return {key: value[order] if is_content(key, value) else value for key, value in kwargs.items()}
+
+
+def _between(value: Tensor, gate: Tensor, constant: Tensor) -> Tensor:
+    """z v + (1 - z) c, of an argument with a row per edge."""
+    gate = gate.view(-1, *[1] * (value.dim() - 1))
+    constant = constant.to(value.dtype).reshape(-1, *value.shape[1:])
+    if gate.dtype == torch.bool:
+        return torch.where(gate, value, constant)
+    return torch.lerp(constant.expand_as(value), value, gate.to(value.dtype))
 
 
 def check_model(model: nn.Module) -> None:
@@ -282,28 +438,26 @@ def check_model(model: nn.Module) -> None:
 @contextmanager
 def tap(
     model: nn.Module,
-    visit: Visit,
+    visit: Visit | Mask,
     edge_index: Tensor | EdgeMap | None = None,
     sites: tuple[Site, ...] | None = None,
     *,
     recompute: bool = False,
-    bare: bool = False,
 ) -> Iterator[Tap]:
-    """Inside, every message of ``model`` goes through ``visit``; afterwards no hook is left.
+    """Inside, every message of ``model`` is shown to ``visit``, or replaced as a mask says; afterwards no hook is left.
 
     ``sites=None`` discovers the sites (in ``Tap.sites``). ``edge_index`` is the graph as the user passed it;
     without it the edges of the first site stand for it. Several runs over one graph may share an `EdgeMap`.
-    With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it. With ``bare`` messages come
-    without what their layer knows of them (states, features): enough to mask them.
+    With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it.
     """
-    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites, bare=bare)
+    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites)
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
-    switched: list[tuple[nn.Module, str, Any]] = []
+    switched: list[tuple[Any, str, Any]] = []
     try:
         for name, module in model.named_modules():
             name = name or "model"
             if isinstance(module, MessagePassing):
-                switched += _unfuse(module)
+                switched += _unfuse(state, module)
                 handles += _hook(state, name, module)
                 if recompute:
                     switched.append((module, "forward", vars(module).get("forward", _ABSENT)))
@@ -322,23 +476,34 @@ def tap(
 _ABSENT = object()
 
 
-def _unfuse(layer: MessagePassing) -> list[tuple[nn.Module, str, Any]]:
-    """Make the layer build its messages one by one; returns what to switch back."""
-    before: list[tuple[nn.Module, str, Any]] = []
+def _unfuse(state: Tap, layer: MessagePassing) -> list[tuple[Any, str, Any]]:
+    """Make the layer build its messages one by one, and let ``state`` see softmaxes; returns what to switch back."""
+    before: list[tuple[Any, str, Any]] = []
     for attribute, value in (("fuse", False), ("_decomposed_layers", 1)):
         found = getattr(layer, attribute)
         if found != value:
             before.append((layer, attribute, found))
             setattr(layer, attribute, value)
+    if isinstance(layer, RGCNConv) and behind.averages(layer) is False:
+        # With pyg-lib all relations are multiplied at once, and messages would be other ones. (A layer that averages
+        # computes another function then, in PyTorch Geometric itself: it stays as it is.)
+        before.append((torch_geometric.backend, "use_segment_matmul", torch_geometric.backend.use_segment_matmul))
+        torch_geometric.backend.use_segment_matmul = False
+    for place in edge_softmax.places(layer):
+        function = edge_softmax.watch(place, state.compare)
+        if function is not None:
+            before.append((*place, function))
     return before
 
 
-def _switch_back(switched: list[tuple[nn.Module, str, Any]]) -> None:
-    for module, attribute, value in switched:
-        if value is _ABSENT:
-            delattr(module, attribute)
+def _switch_back(switched: list[tuple[Any, str, Any]]) -> None:
+    for owner, attribute, value in reversed(switched):
+        if isinstance(owner, dict):
+            owner[attribute] = value
+        elif value is _ABSENT:
+            delattr(owner, attribute)
         else:
-            setattr(module, attribute, value)
+            setattr(owner, attribute, value)
 
 
 def _recomputed(state: Tap, name: str, layer: MessagePassing) -> Callable[..., Any]:
@@ -346,16 +511,16 @@ def _recomputed(state: Tap, name: str, layer: MessagePassing) -> Callable[..., A
     forward = layer.forward
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        call, first = state.calls.get(name, 0), True
+        call, first = state.where.calls.get(name, 0), True
 
         def once(*args: Any, **kwargs: Any) -> Any:
             nonlocal first
             if first:
                 first = False
                 return forward(*args, **kwargs)
-            handles, switched = [] if state.live else _hook(state, name, layer), _unfuse(layer)
-            state.calls[name] = call
-            state.enter(name, args, kwargs)
+            handles, switched = [] if state.live else _hook(state, name, layer), _unfuse(state, layer)
+            state.where.calls[name] = call
+            args, kwargs = state.enter(name, layer, args, kwargs)
             try:
                 return forward(*args, **kwargs)
             finally:
@@ -369,23 +534,51 @@ def _recomputed(state: Tap, name: str, layer: MessagePassing) -> Callable[..., A
 
 
 def _hook(state: Tap, name: str, layer: MessagePassing) -> list[Any]:
-    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        state.enter(name, args, kwargs)
+    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return state.enter(name, layer, args, kwargs)
 
-    def leave(*_: Any) -> None:
-        state.inputs.pop(name, None)
+    def leave(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        return state.leave(name, layer, args, kwargs, output)
 
     def propagate(_: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> None:
-        state.on_propagate(name, inputs[0], inputs[2])
+        if not state.asleep:
+            state.on_propagate(name, inputs[0], inputs[2])
 
     def message(module: MessagePassing, inputs: tuple[dict[str, Any]], output: Any) -> Tensor | None:
-        return state.on_message(name, module, inputs[0], output)
+        return None if state.asleep else state.on_message(name, module, inputs[0], output)
 
-    return [
+    handles = [
         layer.register_forward_pre_hook(enter, with_kwargs=True),
-        layer.register_forward_hook(leave),
+        layer.register_forward_hook(leave, with_kwargs=True),
         layer.register_propagate_forward_pre_hook(propagate),
         layer.register_message_forward_hook(message),
+    ]
+    if edge_softmax.places(layer) or (state.mask is not None and state.mask.exchange is not None):
+        handles += _hook_content(state, name, layer)
+    return handles
+
+
+def _hook_content(state: Tap, name: str, layer: MessagePassing) -> list[Any]:
+    """Of layers that compare edges: hooks before messages, and what edges are compared by, are computed."""
+
+    def before_update(_: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> tuple[Any, Any, dict[str, Any]] | None:
+        if state.asleep:
+            return None
+        edge_index, size, kwargs = inputs
+        return edge_index, size, state.on_content(name, layer, edge_index, kwargs)
+
+    def after_update(*_: Any) -> None:
+        state.underway = None
+
+    def before_message(_: nn.Module, inputs: tuple[dict[str, Any]]) -> tuple[dict[str, Any]] | None:
+        if state.asleep:
+            return None
+        return (state.on_content(name, layer, state.pending[name][0], inputs[0]),)
+
+    return [
+        layer.register_edge_update_forward_pre_hook(before_update),
+        layer.register_edge_update_forward_hook(after_update),
+        layer.register_message_forward_pre_hook(before_message),
     ]
 
 

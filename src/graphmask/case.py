@@ -68,15 +68,25 @@ class Case:
 
     def zeros(self) -> list[Tensor]:
         """The baseline of methods that simply leave messages out."""
-        return [self.trace.output.new_zeros(width) for width in self.trace.widths]
+        return self.trace.left_out()
 
-    def run(self, gates: Tensor, baselines: Sequence[Tensor]) -> Tensor:
-        """The masked model's output, with gradients to gates and baselines if they are wanted."""
+    def run(
+        self, gates: Tensor, baselines: Sequence[Tensor], *, exchange: torch.Generator | None = None
+    ) -> Tensor:
+        """The masked model's output, with gradients to gates and baselines if they are wanted; see `messages.Mask`."""
         trace, graph = self.trace, self.split.edge_graph if any(b.dim() > 1 for b in baselines) else None
         if graph is not None and not graph.numel():  # a layer's own self-loops belong to no edge's graph
             baselines, graph = [b[0] if b.dim() > 1 else b for b in baselines], None
         output = masking.run(
-            self.model, self.forward, self.batch, trace.edge_map, trace.sites, gates, baselines, graph_of_edge=graph
+            self.model,
+            self.forward,
+            self.batch,
+            trace.edge_map,
+            trace.sites,
+            gates,
+            baselines,
+            graph_of_edge=graph,
+            exchange=exchange,
         )
         gradients.check_passed(trace.output, output, gates.requires_grad)
         return output

@@ -274,7 +274,7 @@ class GraphMask(Method):
         if case.whole:  # what cannot reach the rows that are asked about is not carried
             locations = locations.masked_fill(~case.trace.carried, -torch.inf)
         scores = hard_concrete.probability_open(locations)  # exactly 0 where nothing is carried: -inf was read
-        return Choice(scores, hard_concrete.hard(locations), list(self.probe.baselines))
+        return Choice(scores, hard_concrete.hard(locations), self.probe.stand_ins())
 
     def check_ready(self, allow_infeasible: bool) -> None:
         if self.probe is None or self.history is None:

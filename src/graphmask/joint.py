@@ -65,7 +65,7 @@ def step(training: Training, mine: list[Any]) -> tuple[float, list[float]]:
             ]
         if terms:
             torch.stack(terms).sum().backward()
-        for baseline, slope in zip(probe.baselines, half.baselines, strict=True):
+        for baseline, slope in zip(probe.learned, half.baselines, strict=True):
             if slope is not None:
                 grad = slope * (weight / rows)
                 baseline.grad = grad if baseline.grad is None else baseline.grad + grad
@@ -84,13 +84,13 @@ def _first_half(training: Training, batch: Any) -> _Half:
     values = [z for gate in gates for z in gate.pieces if z.requires_grad]
     divergence = training.divergence(original, masked)
     total = divergence.sum()
-    wanted = [*values, *(baseline for baseline in probe.baselines if baseline.requires_grad)]
+    wanted = [*values, *(baseline for baseline in probe.learned if baseline.requires_grad)]
     found: list[Tensor | None] = [None] * len(wanted)
     if total.requires_grad and wanted:
         found = list(torch.autograd.grad(total, wanted, allow_unused=True))
     slopes = [torch.zeros_like(z) if slope is None else slope for z, slope in zip(values, found, strict=False)]
     rest = iter(found[len(values) :])
-    baselines = [next(rest) if baseline.requires_grad else None for baseline in probe.baselines]
+    baselines = [next(rest) if baseline.requires_grad else None for baseline in probe.learned]
     counts = [gate.count() if gate else 0.0 for gate in gates]
     opened = [float(gate.total(gate.value.detach())) if gate else 0.0 for gate in gates]
     about = torch.tensor([len(divergence), float(total.detach()), *counts, *opened], dtype=torch.double)

@@ -15,14 +15,19 @@ from graphmask.capture import check_model, tap
 from graphmask.edges import EdgeMap
 from graphmask.errors import GraphMaskError
 from graphmask.guest import guest
-from graphmask.messages import Messages, Visit
+from graphmask.messages import Mask
 from graphmask.sites import Site
 
 if TYPE_CHECKING:
     from graphmask.explanation import Explanation
 
 
-def by_user_edges(gates: Tensor, baselines: Sequence[Tensor], graph_of_edge: Tensor | None = None) -> Visit:
+def by_user_edges(
+    gates: Tensor,
+    baselines: Sequence[Tensor],
+    graph_of_edge: Tensor | None = None,
+    exchange: torch.Generator | None = None,
+) -> Mask:
     """Mask with gates ``[L, E]`` (bool or float) told in terms of the user's edges.
 
     A site's baseline is ``[D]``, or ``[G, D]``, one per graph, where ``graph_of_edge`` [E] tells whose an edge is.
@@ -31,13 +36,13 @@ def by_user_edges(gates: Tensor, baselines: Sequence[Tensor], graph_of_edge: Ten
     # One place more, open, for the layer's own self-loops (-1): they are never gated.
     padded = torch.cat([gates, gates.new_ones(len(gates), 1)], 1)
 
-    def visit(messages: Messages) -> tuple[Tensor, Tensor]:
-        row, baseline, edges = padded[messages.site], baselines[messages.site], messages.edges
+    def answer(site: int, edges: Tensor | None) -> tuple[Tensor, Tensor]:
+        row, baseline = padded[site], baselines[site]
         if graph_of_edge is not None and baseline.dim() > 1:
             baseline = baseline[graph_of_edge if edges is None else graph_of_edge[edges]]
         return row[:-1] if edges is None else row.take(edges), baseline
 
-    return visit
+    return Mask(lambda call: answer(call.site, call.edges), lambda site: answer(site, None), exchange)
 
 
 def run(
@@ -50,9 +55,10 @@ def run(
     baselines: Sequence[Tensor],
     *,
     graph_of_edge: Tensor | None = None,
+    exchange: torch.Generator | None = None,
 ) -> Tensor:
-    """The masked model's output on a batch."""
-    with tap(model, by_user_edges(gates, baselines, graph_of_edge), edges, sites, bare=True) as state:
+    """The masked model's output on a batch; see `Mask` for ``exchange``."""
+    with tap(model, by_user_edges(gates, baselines, graph_of_edge, exchange), edges, sites) as state:
         output = batches.call(forward, model, batch)
         state.check_complete()
     return output
@@ -77,8 +83,8 @@ def masked(model: nn.Module, explanation: Explanation) -> Iterator[nn.Module]:
                 f"Expected the model that was explained, with a module {site.module!r}, got a "
                 f"{type(model).__name__} without it."
             )
-    visit = by_user_edges(explanation.kept, explanation.baselines)
+    mask = by_user_edges(explanation.kept, explanation.baselines)
     with guest(model):
         model.eval()
-        with tap(model, visit, explanation.edge_map(), explanation.structure, bare=True):
+        with tap(model, mask, explanation.edge_map(), explanation.structure):
             yield model

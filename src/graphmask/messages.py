@@ -17,16 +17,22 @@ from graphmask.taps import MatrixCall
 
 
 @dataclass
-class Messages:
-    """Messages of one call. ``E'`` counts the edges the layer sees, which may differ from the user's ``E``."""
+class Call:
+    """One call of a layer: ``E'`` counts the edges the layer sees, which may differ from the user's ``E``."""
 
     site: int
     piece: int  #: position of the call within its site, for instance the relation
-    value: Tensor  #: as the layer made it; the edges lie along ``edge_dim``
-    edge_dim: int
     source: Tensor  #: [E'] node that sends
     target: Tensor  #: [E'] node that receives
     edges: Tensor | None  #: [E'] position in the user's edges, -1 for the layer's own self-loops; None: the same
+
+
+@dataclass
+class Messages(Call):
+    """The messages of a call."""
+
+    value: Tensor  #: as the layer made it; the edges lie along ``edge_dim``
+    edge_dim: int
     source_states: Tensor | None = None  #: [N, d] what the layer knows of its nodes
     target_states: Tensor | None = None
     features: dict[str, Tensor] = field(default_factory=dict)  #: float [E', k]: edge attribute, weight, attention
@@ -35,6 +41,8 @@ class Messages:
     lifted: tuple[Tensor, Tensor | None] | None = None  #: (x [N, D], weight [E']) if the message may be weight * x_j
     matrix: MatrixCall | None = None  #: the adjacency-matrix form of the same
     attention: Tensor | None = None  #: [E', ...] what the layer itself weighs messages by: attention or a gate
+    logits: Tensor | None = None  #: [E', ...] what a softmax over edges compared before the messages were made
+    arguments: dict[str, Tensor] = field(default_factory=dict)  #: [E, ...] of the layer, which it compares edges by
     fresh: bool = False  #: made for this call alone and nobody else's: may be overwritten
     picked: tuple[Tensor, Tensor] | None = None  #: (x [N, D], source) if the message is x[source], and nothing else
 
@@ -68,9 +76,21 @@ class Messages:
         return flat.reshape(-1, *rest).movedim(0, self.edge_dim)
 
 
-#: Returns None to let the messages pass, or what to put in their place: (gate [E'], baseline [D] or [E', D]), and
-#: perhaps the only rows whose gates need a gradient.
-Visit = Callable[[Messages], tuple[Tensor, Tensor] | tuple[Tensor, Tensor, slice] | None]
+#: Looks at the messages of a call.
+Visit = Callable[[Messages], None]
+#: What to put in place of messages: (gate [E'], baseline [D] or [E', D], see `sites.StandIn`), and perhaps the only
+#: rows whose gates need a gradient.
+Answer = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, slice]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What is put in place of the messages of a model. It is asked before messages are made, not after."""
+
+    at: Callable[[Call], Answer]
+    #: The same for a site's edges as the user passed them; without it, arguments of layers stay as they are.
+    of_edges: Callable[[int], Answer] | None = None
+    exchange: torch.Generator | None = None  #: dropped edges exchange their content at random: it must not matter
 
 
 def replace(messages: Messages, gate: Tensor, baseline: Tensor, rows: slice = ALL) -> Tensor:

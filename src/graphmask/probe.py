@@ -22,10 +22,11 @@ from graphmask.divergence import Divergence
 from graphmask.edges import EdgeMap
 from graphmask.gates import Gate, SiteSpec, build
 from graphmask.layout import Types
-from graphmask.messages import Messages
+from graphmask.messages import Answer, Call, Mask, Messages
 from graphmask.moments import Moments
 from graphmask.sites import Site
-from graphmask.trace import Trace, no_messages, record
+from graphmask.stand_ins import Seen, observe, see_added
+from graphmask.trace import Trace, record
 
 
 @dataclass(frozen=True)
@@ -136,10 +137,36 @@ class Probe(nn.Module):
         self.recompute = False  # in training: layers run again in the backward pass instead of keeping messages
         self.means: list[Tensor] = []  # mean message per site, while fitting
         self.register_buffer("scales", torch.ones(len(specs)))  # spread of the messages, per site
-        self.baselines = nn.ParameterList([nn.Parameter(torch.zeros(spec.message)) for spec in specs])
+        # What stands in for a dropped edge: for its message, for its logits in a softmax, for arguments of its layer.
+        sizes = [site.stand_in.message or spec.message for site, spec in zip(sites, specs, strict=True)]
+        self.baselines = nn.ParameterList([nn.Parameter(torch.zeros(size)) for size in sizes])
+        self.logits = nn.ParameterDict()
+        self.spreads: dict[str, float] = {}  # of the logits, while fitting
+        for number, site in enumerate(sites):
+            if site.stand_in.logits:
+                self.logits[str(number)] = nn.Parameter(torch.zeros(site.stand_in.logits))
+            if site.stand_in.inputs:
+                self.register_buffer(f"arguments_{number}", torch.zeros(sum(size for _, size in site.stand_in.inputs)))
 
     def gate(self, site: int) -> Gate:
         return self.gates[site]  # type: ignore[return-value]
+
+    @property
+    def learned(self) -> list[nn.Parameter]:
+        """All that stands in for dropped edges and is trained."""
+        return [*self.baselines, *self.logits.values()]
+
+    def stand_in(self, site: int) -> Tensor:
+        """The site's whole baseline; see `sites.StandIn`."""
+        parts = [self.baselines[site]]
+        if str(site) in self.logits:
+            parts.append(self.logits[str(site)])
+        if self.sites[site].stand_in.inputs:
+            parts.append(self.get_buffer(f"arguments_{site}"))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def stand_ins(self) -> list[Tensor]:
+        return [self.stand_in(site) for site in range(len(self.sites))]
 
     @classmethod
     @torch.no_grad()
@@ -157,11 +184,13 @@ class Probe(nn.Module):
 
         ``sees`` may narrow what the gates look at; with ``more`` batches, the scale is that of all together.
         """
-        sites, found, output = _observe(model, forward, batch, None)
+        sites, found, output = observe(model, forward, batch, None)
+        if any(site.stand_in.inputs for site in sites):  # what these arguments are is known only now
+            found = observe(model, forward, batch, sites)[1]
         specs = [sees(SiteSpec.of(found[site])) for site in sorted(found)]
         outputs = [output]
         for other in more:  # twice, since messages of many batches may be too much to keep
-            _, seen, output = _observe(model, forward, other, sites)
+            _, seen, output = observe(model, forward, other, sites)
             if any(piece.source.numel() for pieces in seen.values() for piece in pieces):
                 specs = [
                     spec.widened(SiteSpec.of(seen[site])) if site in seen else spec for site, spec in enumerate(specs)
@@ -169,26 +198,33 @@ class Probe(nn.Module):
             outputs.append(output)
         probe = cls(sites, specs, hidden, seed)
         probe.to(output.device)
+        seen_of = [Seen(site.stand_in) for site in sites]
         inputs: list[dict[str, list[Moments]]] = [{} for _ in sites]
-        messages: list[list[Moments]] = [[] for _ in sites]
         for number, seen_in in enumerate((batch, *more)):
             if number:
-                found = _observe(model, forward, seen_in, sites)[1]
+                found = observe(model, forward, seen_in, sites)[1]
             for site, pieces in found.items():
+                seen_of[site].add(pieces)
                 for key, moments in probe.gate(site).moments(pieces).items():
                     inputs[site].setdefault(key, []).append(moments)
-                rows = torch.cat([piece.rows() for piece in pieces])
-                if rows.shape[0]:
-                    messages[site].append(Moments.of(rows.to(torch.promote_types(rows.dtype, torch.float))))
-        for site, parts in enumerate(messages):
+            see_added(model, forward, seen_in, sites, seen_of)
+        for site, seen_here in enumerate(seen_of):
             probe.gate(site).take(inputs[site])
-            if parts:
-                spread = Moments.union(parts)
-                probe.means.append(spread.mean)
-                probe.scales[site] = spread.variance.mean().sqrt()
-            else:
-                probe.means.append(torch.zeros_like(probe.baselines[site]))
+            probe._start_from(site, seen_here)
         return probe, torch.cat([output for output in outputs if output.shape[1:] == outputs[0].shape[1:]])
+
+    @torch.no_grad()
+    def _start_from(self, site: int, seen: Seen) -> None:
+        """Scales, and where stand-ins start, from what was seen at a site."""
+        mean = seen.mean(self.baselines[site])
+        self.means.append(seen.stand_in.message_of(mean))
+        if seen.replaced:
+            self.scales[site] = Moments.union(seen.replaced).variance.mean().sqrt()
+        if str(site) in self.logits and seen.logits:
+            self.logits[str(site)].copy_(seen.stand_in.logits_of(mean))
+            self.spreads[str(site)] = float(Moments.union(seen.logits).variance.mean().sqrt())
+        if seen.stand_in.inputs:
+            self.get_buffer(f"arguments_{site}").copy_(torch.cat([*seen.stand_in.inputs_of(mean).values()]))
 
     @torch.no_grad()
     def mean_baselines(self) -> None:
@@ -240,7 +276,7 @@ class Probe(nn.Module):
     @torch.no_grad()
     def masked(self, model: nn.Module, forward: Forward, batch: Any, edges: Tensor | EdgeMap, gates: Tensor) -> Tensor:
         """Second pass, with gates ``[L, E]`` in terms of the user's edges."""
-        return masking.run(model, forward, batch, edges, self.sites, gates, [b.detach() for b in self.baselines])
+        return masking.run(model, forward, batch, edges, self.sites, gates, [b.detach() for b in self.stand_ins()])
 
     def forget(self) -> None:
         """Let go of the last batch."""
@@ -276,6 +312,7 @@ class Probe(nn.Module):
         """
         edge_map = self._edge_map(batch)
         answers: dict[tuple[int, int], tuple[Tensor, slice]] = {}
+        where: dict[tuple[int, int], Tensor | None] = {}  # the user's edges that these gates are of
         gated: list[list[Gated]] = [[] for _ in self.sites]
         # Both passes draw the same dropout: what differs between them is the masking alone.
         device = self.scales.device
@@ -292,10 +329,20 @@ class Probe(nn.Module):
                     z = torch.addcmul(own.loops, z, own.others)  # 1 for these; masked_fill takes longer
                 gated[messages.site].append(Gated(location, z, own, (z,)))
                 answers[messages.site, messages.piece] = z, rows
+                where[messages.site, messages.piece] = messages.edges
 
-        def mask(messages: Messages) -> tuple[Tensor, Tensor, slice]:
-            z, rows = answers[messages.site, messages.piece]
-            return z, self.baselines[messages.site], rows
+        baselines = self.stand_ins()
+
+        def at(call: Call) -> Answer:
+            z, rows = answers[call.site, call.piece]
+            return z, baselines[call.site], rows
+
+        def of_edges(site: int) -> Answer:
+            gate = Gated.join(gated[site]).value
+            edges = [found for (number, _), found in sorted(where.items()) if number == site and found is not None]
+            if edges:
+                gate = gate.new_ones(edge_map.count + 1).index_put((torch.cat(edges),), gate)[:-1]
+            return gate, baselines[site]
 
         known = self._last_run
         if known is not None and known.proven and known.is_of(batch):
@@ -311,28 +358,10 @@ class Probe(nn.Module):
             run.proven = run.repeats(known)
             self._last_run = run if run.pure else None
             _set_random_state(random_state, device)
-        with tap(model, mask, edge_map, self.sites, recompute=self.recompute, bare=True):
+        with tap(model, Mask(at, of_edges), edge_map, self.sites, recompute=self.recompute):
             masked = batches.call(forward, model, batch)
         gradients.check_passed(original, masked, any(z.requires_grad for z, _ in answers.values()))
         return original, masked, [Gated.join(parts) for parts in gated]
-
-
-def _observe(
-    model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...] | None
-) -> tuple[tuple[Site, ...], dict[int, list[Messages]], Tensor]:
-    """Sites, all messages of each, and the output."""
-    found: dict[int, list[Messages]] = {}
-
-    def visit(messages: Messages) -> None:
-        found.setdefault(messages.site, []).append(messages)
-
-    with tap(model, visit, batches.edge_map_of(batch), sites) as state:
-        output = batches.call(forward, model, batch)
-        if not state.sites:
-            raise no_messages()
-        if sites is not None:
-            state.check_complete()
-    return tuple(state.sites), found, output
 
 
 def _content(batch: Any) -> list[Any] | None:

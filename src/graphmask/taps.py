@@ -62,6 +62,7 @@ class MatrixCall:
     nodes: Tensor  #: [B, N, d]
     entries: Tensor  #: [4, E] positions (b, r, receiver, sender) of the non-zero entries
     weights: Tensor  #: [E] their values
+    carried: Tensor | None = None  #: [E, D] instead of the messages, other ones at the entries
 
     def edge_index(self) -> Tensor:
         """[2, E] as if the graphs of the batch lay side by side."""
@@ -72,7 +73,7 @@ class MatrixCall:
     def aggregate(self, weights: Tensor) -> Tensor:
         """[B, R, N, D] with other values at the same entries."""
         size = self.adjacency.shape
-        if self.adjacency.is_sparse:
+        if self.adjacency.is_sparse or self.carried is not None:
             return self._aggregate_sparse(weights)
         dense = torch.zeros(size, dtype=weights.dtype, device=weights.device).index_put(tuple(self.entries), weights)
         return dense @ self.messages
@@ -82,6 +83,8 @@ class MatrixCall:
 
     def rows(self) -> Tensor:
         """[E, D] the message that each entry carries."""
+        if self.carried is not None:
+            return self.carried
         b, r, _, sender = self.entries
         return self.messages[b, torch.zeros_like(r) if self.messages.shape[1] == 1 else r, sender]
 
@@ -92,6 +95,12 @@ class MatrixCall:
         flat = (b * relations + r) * count + receiver
         out = rows.new_zeros(batch * relations * count, rows.shape[-1])
         return out.index_add(0, flat, rows).view(batch, relations, count, -1)
+
+    def shares(self) -> Tensor:
+        """[E] one over the number of entries, of any relation, at the same receiver: the same whatever they weigh."""
+        batch, _, count, _ = self.adjacency.shape
+        b, _, receiver, _ = self.entries
+        return 1 / torch.bincount(b * count + receiver, minlength=batch * count)[b * count + receiver].to(self.weights)
 
     def rowsum(self, weights: Tensor) -> Tensor:
         """[B, R, N]: total weight each node receives per relation."""
@@ -109,7 +118,9 @@ class AdjacencyTap(nn.Module):
         h = self.tap(adjacency, self.linear(h), h).sum(1)      # was: (adjacency @ self.linear(h)[:, None]).sum(1)
 
     Gates are the bilinear ones of the paper's appendix A. Masked, it computes
-    :math:`(Z_r \circ A_r) M_r + ((J - Z_r) \circ A_r) B`.
+    :math:`(Z_r \circ A_r) M_r + ((J - Z_r) \circ \bar A_r) B`, where :math:`\bar A` weighs every entry by one over the
+    number of entries at the receiver: with the weights themselves, as in the paper, a dropped entry's own weight would
+    still be heard.
 
     Args of the call:
         adjacency: ``[B, R, N, N]``, ``[R, N, N]`` or ``[N, N]``, dense or sparse COO, normalised as the model likes;
@@ -181,8 +192,9 @@ class AdjacencyTap(nn.Module):
         if answer is None:
             return self._plain(adjacency, messages, nodes)
         gate, baseline, *_ = answer
-        kept = call.weights * gate.to(call.weights.dtype)
-        rest, baseline = call.weights - kept, baseline.to(messages.dtype)
+        gate = gate.to(call.weights.dtype)
+        kept = call.weights * gate
+        rest, baseline = call.shares() * (1 - gate), baseline.to(messages.dtype)
         if baseline.dim() == 1:
             return call.aggregate(kept) + call.rowsum(rest)[..., None] * baseline
         return call.aggregate(kept) + call.scatter(rest[:, None] * baseline)  # one per entry

@@ -30,7 +30,6 @@ class Trace:
     edge_map: EdgeMap  #: of the user's edges, for further runs over the same graph
     values: Tensor  #: [L, E] what was read; -inf where the site sends nothing along that edge
     carried: Tensor  #: bool [L, E]; less than what was read where only some rows of the output are asked about
-    widths: tuple[int, ...]  #: size of a message, per site; 0 where none was sent
     edge_type: Tensor | None = None  #: [E], from heterogeneous graphs and taps that know relations
     edge_graph: Tensor | None = None  #: [E], from taps that know the batch
     graphs: int | None = None
@@ -42,20 +41,20 @@ class Trace:
         assert self.edge_map.edge_index is not None
         return self.edge_map.edge_index
 
+    def left_out(self) -> list[Tensor]:
+        """The baselines of methods that simply leave messages out."""
+        return [site.stand_in.left_out(self.output) for site in self.sites]
+
 
 def record(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...] | None, look: Look) -> Trace:
     """Run the model; no message is kept longer than its layer needs it. ``sites=None`` finds the sites."""
     columns: list[tuple[int, Tensor | None, Tensor]] = []
-    widths: dict[int, int] = {}
     matrix: list[Messages] = []
 
     def visit(messages: Messages) -> None:
         columns.append((messages.site, messages.edges, look(messages)))
         if messages.matrix is not None:
-            widths[messages.site] = messages.matrix.messages.shape[-1]
             matrix.append(messages)
-        else:
-            widths[messages.site] = messages.flat().shape[1]
 
     with torch.no_grad(), tap(model, visit, batches.edge_map_of(batch), sites) as state:
         output = batches.call(forward, model, batch)
@@ -71,8 +70,7 @@ def record(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ..
         else:
             values[site].put_(edges, value.to(values.dtype))
     values = values[:, :-1]
-    sizes = tuple(widths.get(site, 0) for site in range(len(state.sites)))
-    trace = Trace(output, tuple(state.sites), state.edge_map, values, values > -torch.inf, sizes)
+    trace = Trace(output, tuple(state.sites), state.edge_map, values, values > -torch.inf)
     trace.edge_type = state.edge_map.edge_type
     if matrix:
         call = matrix[0].matrix

@@ -129,6 +129,8 @@ class Training:
         for baseline, scale in zip(probe.baselines, probe.scales.tolist(), strict=True):
             # Messages may be of any size: a baseline moves in units of their spread.
             groups.append({"params": [baseline], "lr": recipe.baseline_rate * max(scale, 1e-6)})
+        for site, logits in probe.logits.items():
+            groups.append({"params": [logits], "lr": recipe.baseline_rate * max(probe.spreads.get(site, 1.0), 1e-6)})
         self.optimiser = torch.optim.Adam(groups, lr=recipe.learning_rate, fused=True)
         self.generator = torch.Generator().manual_seed(seed)
         self.step = 0
@@ -141,7 +143,7 @@ class Training:
         self.best: tuple[dict[str, Tensor], list[float], Verdict] | None = None
         self.stale = 0  # verdicts since the best was found
         self.tightness = 1.0  # share of the target aimed at, where hard gates ask for less than soft ones
-        self.starts = [baseline.detach().clone() for baseline in probe.baselines]
+        self.starts = [baseline.detach().clone() for baseline in probe.learned]
         self.bare = False  # baselines are back at their start, and learn no more until gates are settled
 
     # One step ----------------------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ class Training:
         """Baselines stay where they start for a while."""
         late = self.step >= self.recipe.frozen_baselines * self.steps
         free = self.settling or (late and not self.bare)
-        for baseline in self.probe.baselines:
+        for baseline in self.probe.learned:
             baseline.requires_grad_(free)
 
     def check_finite(self, divergence: float) -> None:
@@ -286,7 +288,7 @@ class Training:
             # Baselines that have learnt make up for half-open gates at any aim: begin again without.
             self.bare, self.tightness, self.last_look = True, 0.5, None
             with torch.no_grad():
-                for baseline, start in zip(self.probe.baselines, self.starts, strict=True):
+                for baseline, start in zip(self.probe.learned, self.starts, strict=True):
                     baseline.copy_(start)
 
     def calibrate(self, validation: Validation) -> list[float]:

@@ -16,7 +16,7 @@ from graphmask import GraphMask, GraphMaskError, batches, capture, methods
 from graphmask.hetero_edges import HeteroEdgeMap
 from graphmask.masking import by_user_edges
 from graphmask.messages import Messages
-from graphmask.sites import Site, layers_of
+from graphmask.sites import Site, StandIn, layers_of
 
 from .support import BY_NAME, CASES, CITES, QUICK, TYPES, WRITES, WRITTEN, AllTypes, Case, Stack, batch, fitted, graph
 
@@ -123,7 +123,7 @@ def test_types_with_the_same_edges_are_told_apart(shared: bool) -> None:
     han = pyg.HANConv(3, 4, data.metadata())
     sites, seen = messages_of(han, data, lambda model, data: model(data.x_dict, data.edge_index_dict)["a"])
     assert [m.edges.tolist() for m in seen] == [[0, 1, 2], [3, 4, 5]]
-    assert sites == [Site("model", "model", (0, 1), types=((kinds[0],), (kinds[1],)))]
+    assert sites == [Site("model", "model", (0, 1), types=((kinds[0],), (kinds[1],)), stand_in=StandIn(4, logits=1))]
 
 
 def test_one_module_for_several_types() -> None:
@@ -318,8 +318,8 @@ def test_occlusion_by_running_the_model_without_each_message() -> None:
             parameter.mul_(2)  # so that a message matters by far more than rounding does
     found = methods.get("occlusion")(model, tolerance=10.0).explain(data)
     edge_map = batches.edge_map_of(data)
-    sites, seen = messages_of(model, data)
-    zeros = [torch.zeros(m.flat().shape[1]) for m in seen]
+    sites, _ = messages_of(model, data)
+    zeros = [site.stand_in.left_out(torch.zeros(())) for site in sites]
     moved = torch.zeros(2, 23)
     for site in range(2):
         for edge in range(23):

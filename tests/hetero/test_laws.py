@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch_geometric.data import HeteroData
 
 import graphmask
 from graphmask import Explanation, GraphMask, HeteroExplanation, batches, capture
 from graphmask.masking import by_user_edges
 from graphmask.messages import Messages
-from graphmask.sites import layers_of
+from graphmask.sites import Site, StandIn, layers_of
 from laws.support import same
 from laws.untouched import assert_same, snapshot, unsettle
 
@@ -51,12 +53,10 @@ def shuffled(data: HeteroData, seed: int) -> tuple[HeteroData, dict[str, torch.T
 @every_case
 def test_all_gates_open_is_the_original(case: Case) -> None:
     model, data = case.model(), graph(3)
-    seen: list[Messages] = []
-    with torch.no_grad(), capture.tap(model, seen.append, batches.edge_map_of(data)) as state:
+    with torch.no_grad(), capture.tap(model, lambda _: None, batches.edge_map_of(data)) as state:
         case.run(model, data)
-    widths = {m.site: m.flat().shape[1] for m in seen}
     gates = torch.ones(len(state.sites), state.edge_map.count, dtype=torch.bool)
-    baselines = [torch.full((widths[site],), 7.0) for site in range(len(gates))]
+    baselines = [torch.full((s.stand_in.message + s.stand_in.others,), 7.0) for s in state.sites]
     with capture.tap(model, by_user_edges(gates, baselines), batches.edge_map_of(data), tuple(state.sites)):
         assert torch.equal(case.run(model, data), case.run(case.model(), data))
     with capture.tap(model, by_user_edges(~gates, baselines), batches.edge_map_of(data), tuple(state.sites)):
@@ -184,3 +184,31 @@ def test_any_graph(seed: int, authors: int, edges: tuple[int, int], name: str) -
     assert sum(int(kept.sum()) for kept in explanation.kept_dict.values()) == int(explanation.kept.sum())
     with graphmask.masked(model, explanation):
         assert torch.equal(case.run(model, data), explanation.masked)
+
+
+@every_case
+def test_dropped_edges_are_silent(case: Case) -> None:
+    """They exchange what every layer sees of them, and nothing happens; with constants for messages alone it does."""
+    model, data = case.model(), graph(3)
+    seen: list[Messages] = []
+    with torch.no_grad(), capture.tap(model, seen.append, batches.edge_map_of(data)) as state:
+        case.run(model, data)
+    generator = torch.Generator().manual_seed(0)
+    gates = torch.rand(len(state.sites), state.edge_map.count, generator=generator) < 0.5
+    widths = {messages.site: messages.flat().shape[1] for messages in seen}
+    as_once = [replace(site, stand_in=StandIn(widths[number])) for number, site in enumerate(state.sites)]
+
+    def heard(sites: list[Site]) -> float:
+        baselines = [torch.ones(site.stand_in.message + site.stand_in.others) for site in sites]
+
+        def masked(seed: int | None) -> Tensor:
+            exchange = None if seed is None else torch.Generator().manual_seed(seed)
+            mask = by_user_edges(gates, baselines, exchange=exchange)
+            with torch.no_grad(), capture.tap(model, mask, batches.edge_map_of(data), tuple(sites)):
+                return case.run(model, data)
+
+        return float(torch.stack([masked(seed) - masked(None) for seed in range(3)]).abs().max())
+
+    assert heard(state.sites) <= 1e-6
+    if case.name in ("gat", "hgt", "han", "rgcn inside"):
+        assert heard(as_once) > 1e-4

@@ -376,6 +376,11 @@ CASES: tuple[Case, ...] = (
     _layers("Transformer", lambda: pyg.TransformerConv(W, W // 2, heads=2, edge_dim=K, beta=True), "edge_attr"),
     _layers("PNA", lambda: pyg.PNAConv(W, W, **_pna(edge_dim=K, towers=2)), "edge_attr"),
     _layers("RGAT", lambda: pyg.RGATConv(W, W // 2, num_relations=R, heads=2), "edge_type"),
+    _layers(
+        "RGAT within relations",
+        lambda: pyg.RGATConv(W, W // 2, num_relations=R, heads=2, attention_mechanism="within-relation"),
+        "edge_type",
+    ),
     # Several hops per layer.
     _layers("GatedGraph", lambda: pyg.GatedGraphConv(W, num_layers=2), "edge_weight", layers=1, hops=2),
     _layers("SG", lambda: pyg.SGConv(W, W, K=2), layers=1, hops=2, added_loops=True),

@@ -41,7 +41,7 @@ def run_masked(
     model: nn.Module, batch: Any, state: capture.Tap, gates: Tensor, baselines: list[Tensor] | None = None
 ) -> Tensor:
     """The model's output with gates [L, E]."""
-    visit = by_user_edges(gates, baselines or zeros(state, discover(model, batch)[1]))
+    visit = by_user_edges(gates, baselines or zeros(state))
     edge_index = batches.edge_index_of(batch)
     if edge_index is None:
         edge_index = state.edge_map.edge_index
@@ -49,10 +49,20 @@ def run_masked(
         return batches.default_forward(model, batch)
 
 
-def zeros(state: capture.Tap, seen: list[Messages]) -> list[Tensor]:
-    """A zero baseline per site."""
-    sizes = {m.site: m.value.shape[-1] if m.matrix is not None else m.flat().shape[1] for m in seen}
-    return [torch.zeros(sizes[site]) for site in range(len(state.sites))]
+def zeros(state: capture.Tap) -> list[Tensor]:
+    """Per site the baseline that simply leaves messages out."""
+    return [site.stand_in.left_out(torch.zeros(())) for site in state.sites]
+
+
+def drawn(state: capture.Tap, generator: torch.Generator) -> list[Tensor]:
+    """Per site a random baseline; weights are positive, as a layer that takes their root expects."""
+    found = []
+    for site in state.sites:
+        baseline = torch.randn(site.stand_in.message + site.stand_in.others, generator=generator)
+        start = site.stand_in.message + site.stand_in.logits
+        baseline[start:] = baseline[start:].abs()
+        found.append(baseline)
+    return found
 
 
 @dataclass

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import partial
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
-from torch_geometric import EdgeIndex
-from torch_geometric.nn import MessagePassing
-from torch_geometric.utils import is_sparse
-
-from graphmask import AdjacencyTap, MessageTap
+from torch import Tensor
 
 from .cases import CASES, Case
-from .support import discover, run, run_masked
+from .slow import SlowCall, run_replaced
+from .support import discover, drawn, run, run_masked
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -73,8 +65,7 @@ def test_shut_gates_replace_their_messages_and_nothing_else(case: Case, share: f
     batch = case.loader()[0]
     state, seen = discover(model, batch)
     generator = torch.Generator().manual_seed(0)
-    sizes = {m.site: m.value.shape[-1] if m.matrix is not None else m.flat().shape[1] for m in seen}
-    baselines = [torch.randn(sizes[site], generator=generator) for site in range(len(state.sites))]
+    baselines = drawn(state, generator)
     # Edges between the same nodes share a gate: the slow implementation knows edges by their endpoints.
     edge_index = state.edge_map.edge_index
     assert edge_index is not None
@@ -83,60 +74,5 @@ def test_shut_gates_replace_their_messages_and_nothing_else(case: Case, share: f
     original, masked = run(model, batch), run_masked(model, batch, state, gates, baselines)
     assert not close(masked, original, 1e-3)
     assert close(run_masked(model, batch, state, gates.float(), baselines), masked)
-    calls = [(by_pair[m.site] < share, baselines[m.site]) for m in seen]
+    calls = [SlowCall(state.sites[m.site], by_pair[m.site] < share, baselines[m.site]) for m in seen]
     assert close(masked, run_replaced(case, batch, edge_index, calls))
-
-
-def run_replaced(case: Case, batch: Any, edge_index: Tensor, calls: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """A second, slow implementation: PyTorch Geometric's hooks, edge by edge, nothing of this library's.
-
-    ``calls``: gates [N, N] and baseline of every call, in the order in which messages are sent.
-    """
-    model = case.model()
-    queue = iter(calls)
-    pairs = Counter((u, v) for u, v in edge_index.t().tolist())
-    effective: list[list[int]] = []
-    against = {f"{name}." for name in case.reverse if name.endswith("conv_out")}
-
-    def propagate(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        edges = inputs[0].as_tensor() if isinstance(inputs[0], EdgeIndex) else inputs[0]
-        effective[:] = edges.to_dense().nonzero().flip(1).tolist() if is_sparse(edges) else edges.t().tolist()
-
-    def message(module: MessagePassing, _: tuple[Any, ...], out: Tensor, *, turned: bool) -> Tensor:
-        gates, baseline = next(queue)
-        dim = module.node_dim if module.node_dim >= 0 else out.dim() + module.node_dim
-        out = out.movedim(dim, 0).clone()
-        loops = Counter(pairs)
-        for edge, (u, v) in enumerate(effective):
-            pair = (v, u) if turned else (u, v)
-            loops[pair] -= u == v
-            own = loops[pair] < 0  # a self-loop that the graph does not have (so often)
-            if not own and not gates[pair]:
-                out[edge] = baseline.view(out.shape[1:])
-        return out.movedim(0, dim)
-
-    def tapped(messages: Tensor, edge_index: Tensor, *_: Any, **__: Any) -> Tensor:
-        gates, baseline = next(queue)
-        return torch.stack([m if gates[u, v] else baseline for m, (u, v) in zip(messages, edge_index.t(), strict=True)])
-
-    def multiplied(adjacency: Tensor, messages: Tensor, _: Tensor) -> Tensor:
-        gates, baseline = next(queue)
-        adjacency = adjacency.to_dense()
-        graphs, _, nodes, _ = adjacency.shape
-        z = torch.zeros_like(adjacency)
-        for b in range(graphs):
-            own = slice(b * nodes, (b + 1) * nodes)
-            part = gates[own, own].t().to(z.dtype)
-            z[b, :, : part.shape[0], : part.shape[1]] = part
-        return (z * adjacency) @ messages + ((1 - z) * adjacency) @ baseline.expand_as(messages)
-
-    for name, module in model.named_modules():
-        if isinstance(module, MessagePassing):
-            module.fuse, module._decomposed_layers = False, 1
-            module.register_propagate_forward_pre_hook(propagate)
-            module.register_message_forward_hook(partial(message, turned=f"{name}." in against))
-        elif isinstance(module, (MessageTap, AdjacencyTap)):
-            module.forward = tapped if isinstance(module, MessageTap) else multiplied
-    output = run(model, batch)
-    assert next(queue, None) is None
-    return output

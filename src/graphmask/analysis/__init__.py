@@ -17,6 +17,7 @@ from graphmask.analysis.layers import attribution_by_layer, attribution_levels, 
 from graphmask.analysis.leakage import baseline_leakage, mask_leakage
 from graphmask.analysis.path_lengths import kept_by_distance, kept_by_path_length
 from graphmask.analysis.paths import count_paths, edges_on_paths, list_paths, path_patterns, paths_into
+from graphmask.analysis.silence import deletion, silence
 from graphmask.analysis.stability import consensus, fleiss_kappa, stability
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "connections",
     "consensus",
     "count_paths",
+    "deletion",
     "edge_types",
     "edge_types_of_store",
     "edges_on_paths",
@@ -47,6 +49,7 @@ __all__ = [
     "path_patterns",
     "paths_into",
     "pyg_metrics",
+    "silence",
     "stability",
     "sufficiency",
     "tolerance_curve",

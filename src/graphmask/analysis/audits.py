@@ -11,12 +11,11 @@ from torch import Tensor
 from graphmask import batches
 from graphmask.analysis.scoring import run_each, studied
 from graphmask.analysis.tables import table
-from graphmask.capture import tap
 from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
 from graphmask.guest import freeze, guest
-from graphmask.messages import Messages
 from graphmask.method import Method
+from graphmask.stand_ins import observe, see
 
 if TYPE_CHECKING:
     import polars
@@ -171,23 +170,13 @@ def baseline_swap(method: Method, loader: Iterable[Any], *, allow_infeasible: bo
 
 @torch.no_grad()
 def mean_messages(method: Method, loader: Iterable[Any]) -> list[Tensor]:
-    """Per site [D] the mean of all messages along the user's edges."""
-    sums: dict[int, Tensor] = {}
-    counts: dict[int, int] = {}
-    dtypes: dict[int, torch.dtype] = {}
+    """Per site the mean over a loader of all that a baseline takes the place of: messages, and what edges are compared
+    by; see `sites.StandIn`."""
     sites = method.sites
-
-    def visit(messages: Messages) -> None:
-        rows = messages.rows()
-        dtypes[messages.site] = rows.dtype
-        rows = rows if messages.edges is None else rows[messages.edges >= 0]
-        sums[messages.site] = sums.get(messages.site, 0) + rows.double().sum(0)
-        counts[messages.site] = counts.get(messages.site, 0) + len(rows)
-
     with guest(method.model):
         freeze(method.model, training=False)
-        for batch in loader:
-            with tap(method.model, visit, batches.edge_map_of(batch), sites) as state:
-                batches.call(method.forward, method.model, batch)
-            sites = sites or tuple(state.sites)
-    return [(sums[site] / max(counts[site], 1)).to(dtypes[site]) for site in sorted(sums)]
+        if sites is None:
+            (first,), _ = batches.first_few(loader, 1)
+            sites = observe(method.model, method.forward, first, None)[0]
+        seen = see(method.model, method.forward, loader, sites)
+    return [of_site.mean(torch.zeros(())) for of_site in seen]

@@ -13,6 +13,7 @@ from graphmask.analysis.inverses import inverses
 from graphmask.analysis.layers import attribution_by_layer, attribution_levels, layers_dropped
 from graphmask.analysis.leakage import FEWEST, baseline_leakage, mask_leakage
 from graphmask.analysis.paths import path_patterns
+from graphmask.analysis.silence import deletion, silence
 from graphmask.hetero import TYPE_NAMES
 from graphmask.method import Method
 from graphmask.sites import layers_of
@@ -57,6 +58,8 @@ RUN_AGAIN: dict[str, tuple[str, Callable[..., polars.DataFrame]]] = {
     "tolerance": ("Changed predictions by tolerance", tolerance_curve),
     "baselines": ("The same edges, other baselines", baseline_swap),
     "baseline_leakage": ("Can the prediction be read off where baselines stand?", baseline_leakage),
+    "silence": ("Are dropped messages without influence? Their content exchanged at random", silence),
+    "deletion": ("The model without edges that no layer keeps", deletion),
 }
 #: What is no sum is worked out from so many explanations, or batches where the model runs, drawn with this seed.
 SAMPLE, BATCHES, SEED = 10_000, 8, 0

@@ -25,7 +25,7 @@ from graphmask.capture import tap
 from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
-from graphmask.messages import Messages
+from graphmask.messages import Answer, Mask
 from graphmask.method import Method
 
 if TYPE_CHECKING:
@@ -112,16 +112,19 @@ def baseline_leakage(
 @torch.no_grad()
 def _only_baselines(case: Case, choice: Choice, kept: Tensor) -> Tensor:
     """[rows, ...] the output with baselines where ``kept`` is False and zeros where it is True."""
-    padded = torch.cat([kept, kept.new_ones(len(kept), 1)], 1)
+    left_out = case.zeros()
 
-    def visit(messages: Messages) -> tuple[Tensor, Tensor]:
-        edges = torch.arange(kept.shape[1], device=kept.device) if messages.edges is None else messages.edges
+    def answer(site: int, edges: Tensor) -> Answer:
         own = edges < 0  # the layer's own self-loops are never gated
-        baseline = choice.baselines[messages.site]
+        baseline = choice.baselines[site]
         baseline = baseline[case.split.edge_graph[edges]] if baseline.dim() > 1 else baseline.expand(len(edges), -1)
-        return own, baseline * ~padded[messages.site, edges][:, None]
+        return own, torch.where((kept[site, edges] & ~own)[:, None], left_out[site], baseline)
 
-    with tap(case.model, visit, case.trace.edge_map, case.trace.sites):
+    every = torch.arange(kept.shape[1], device=kept.device)
+    mask = Mask(
+        lambda call: answer(call.site, every if call.edges is None else call.edges), lambda site: answer(site, every)
+    )
+    with tap(case.model, mask, case.trace.edge_map, case.trace.sites):
         return batches.call(case.forward, case.model, case.batch).flatten(1)
 
 

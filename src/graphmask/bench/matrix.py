@@ -24,7 +24,7 @@ def gate(nodes: int, seed: int = 0) -> tuple[Gate, Messages]:
     entries = adjacency.nonzero().t()
     call = MatrixCall(adjacency, messages, states, entries, adjacency[tuple(entries)])
     sender, receiver = call.edge_index()
-    seen = Messages(0, 0, messages, 0, sender, receiver, None, matrix=call)
+    seen = Messages(0, 0, sender, receiver, None, messages, 0, matrix=call)
     found = build(SiteSpec.of([seen]), HIDDEN, generator)
     found.standardise([seen])
     return found, seen

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from graphmask import batches, gradients
 from graphmask.capture import tap
 from graphmask.case import Case, Choice
-from graphmask.messages import Messages
+from graphmask.messages import Answer, Call, Mask, Messages
 from graphmask.methods.amortised import Amortised
+from graphmask.moments import Moments
 from graphmask.probe import Probe
+from graphmask.stand_ins import see
 
 
 class InformationBottleneck(Amortised):
@@ -38,28 +40,22 @@ class InformationBottleneck(Amortised):
     def __init__(self, model: nn.Module, *args: Any, beta: float = 0.1, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)
         self.beta = beta
-        self.means: list[Tensor] = []
+        self.means: list[Tensor] = []  #: of messages, per site
         self.deviations: list[Tensor] = []
+        self.baselines: list[Tensor] = []  #: the mean of what is replaced, and of all else that stands in for an edge
+        self.noise: list[Tensor] = []  #: deviation of what is replaced
 
     @torch.no_grad()
     def prepare(self, probe: Probe, loader: Iterable[Any]) -> None:
         """Mean and standard deviation of every component of every site's messages, over all the data."""
         self.generator = torch.Generator().manual_seed(self.seed)
-        moments = [torch.zeros(3, spec.message, dtype=torch.double) for spec in probe.specs]
-
-        def visit(messages: Messages) -> None:
-            rows = messages.rows().double()
-            count = torch.full(rows.shape[1:], float(len(rows)), dtype=torch.double)
-            moments[messages.site] += torch.stack([count, rows.sum(0), rows.square().sum(0)])
-
-        for batch in loader:
-            with tap(self.model, visit, batches.edge_map_of(batch), probe.sites):
-                batches.call(self.forward, self.model, batch)
-        self.means = [(total / count.clamp_min(1)).float() for count, total, _ in moments]
-        self.deviations = [
-            (squares / count.clamp_min(1) - (total / count.clamp_min(1)) ** 2).clamp_min(0).sqrt().float()
-            for count, total, squares in moments
-        ]
+        seen = see(self.model, self.forward, loader, probe.sites)
+        for site in seen:
+            of_messages, replaced = Moments.union(site.messages), Moments.union(site.replaced)
+            self.means.append(of_messages.mean.float())
+            self.deviations.append(of_messages.deviation.float())
+            self.baselines.append(site.mean(probe.scales))
+            self.noise.append(replaced.deviation.float())
 
     def loss(self, probe: Probe, batch: Any, progress: float) -> Tensor:
         shares: dict[tuple[int, int], Tensor] = {}
@@ -74,16 +70,17 @@ class InformationBottleneck(Amortised):
                 information[messages.site].append(nats if own is None else nats[~own])
                 shares[messages.site, messages.piece] = share if own is None else share.masked_fill(own, 1)
 
-        def noisy(messages: Messages) -> tuple[Tensor, Tensor]:
-            mean, deviation = self.means[messages.site], self.deviations[messages.site]
-            noise = mean + deviation * torch.randn(len(messages.source), len(mean), generator=self.generator)
-            return shares[messages.site, messages.piece], noise
+        def noisy(call: Call) -> Answer:
+            mean, deviation = self.baselines[call.site], self.noise[call.site]
+            noise = deviation * torch.randn(len(call.source), len(deviation), generator=self.generator)
+            rest = mean.new_zeros(len(noise), len(mean) - len(deviation))
+            return shares[call.site, call.piece], mean + torch.cat([noise, rest], 1)
 
         edge_map = batches.edge_map_of(batch)
         with torch.no_grad(), tap(self.model, capture, edge_map, probe.sites):
             original = batches.call(self.forward, self.model, batch)
         torch.set_rng_state(random_state)  # both passes draw the same dropout
-        with tap(self.model, noisy, edge_map, probe.sites):
+        with tap(self.model, Mask(noisy), edge_map, probe.sites):
             masked = batches.call(self.forward, self.model, batch)
         gradients.check_passed(original, masked, True)
         loss = self.divergence.own_loss(original, masked).mean()
@@ -100,4 +97,4 @@ class InformationBottleneck(Amortised):
         return nats.mean(1)
 
     def choose(self, case: Case) -> Choice:
-        return case.cut(torch.sigmoid(case.trace.values), self.threshold, self.means)
+        return case.cut(torch.sigmoid(case.trace.values), self.threshold, self.baselines)

@@ -78,7 +78,7 @@ class PGExplainer(Amortised):
             trace.edge_map,
             probe.sites,
             z.expand(len(probe.sites), -1),
-            [torch.zeros(width) for width in trace.widths],
+            trace.left_out(),
         )
         gradients.check_passed(trace.output, masked, z.requires_grad)
         soft = torch.sigmoid(location)

@@ -121,7 +121,7 @@ def soft_gates(explainer: GraphMask, development: Sequence[Batch], test: Sequenc
         return messages.attention.view(-1)
 
     assert explainer.probe is not None
-    nothing = [torch.zeros_like(baseline) for baseline in explainer.probe.baselines]
+    nothing = [site.stand_in.left_out(explainer.probe.scales) for site in explainer.probe.sites]
     with guest(model):
         freeze(model, training=False)
         traces = [record(model, explainer.forward, batch, explainer.sites, look) for batch in development]

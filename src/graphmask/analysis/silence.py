@@ -1,0 +1,141 @@
+"""Is what was dropped without influence? Its content is exchanged, and edges that no layer keeps are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from graphmask import batches
+from graphmask.analysis.scoring import studied
+from graphmask.analysis.tables import table
+from graphmask.case import Case
+from graphmask.errors import GraphMaskError
+from graphmask.method import Method
+
+if TYPE_CHECKING:
+    import polars
+
+
+def silence(
+    method: Method, loader: Iterable[Any], *, draws: int = 3, seed: int = 0, allow_infeasible: bool = False
+) -> polars.DataFrame:
+    """Does the masked model hear anything of the messages that were dropped? Zero everywhere is what should come out.
+
+    At every layer the dropped edges of a batch exchange at random what the layer sees of them: the state of the sender,
+    the relation, attributes and weights, and with them the attention logit. That they exist, and where they arrive, is
+    left as it is: degrees are meant to remain. What a model computes before a `MessageTap` is not seen.
+
+    Columns:
+        exchange: which of the ``draws``.
+        divergence: between the masked output and the one after the exchange, mean over graphs.
+        largest: of a single graph.
+        flips: share of output rows whose prediction changed.
+        moved: largest difference of any output.
+    """
+    sums = torch.zeros(draws, 2, dtype=torch.double)
+    most = torch.zeros(draws, 2, dtype=torch.double)
+    graphs = 0
+    with studied(method, loader, allow_infeasible) as cases:
+        for number, (case, choice) in enumerate(cases):
+            graphs += case.split.count
+            with torch.no_grad():
+                masked = case.run(choice.kept, choice.baselines)
+                for draw in range(draws):
+                    generator = torch.Generator().manual_seed((seed * 1_000_003 + number) * draws + draw)
+                    other = case.run(choice.kept, choice.baselines, exchange=generator)
+                    distance = case.per_graph(case.divergence(masked, other)).clamp_min(0).double().cpu()
+                    changed = case.per_graph(case.divergence.flips(masked, other).double()).cpu()
+                    sums[draw] += torch.stack([distance.sum(), changed.sum()])
+                    moved = (other - masked).abs().max().double().cpu()
+                    most[draw] = torch.maximum(most[draw], torch.stack([distance.max(), moved]))
+    rows = [
+        (draw, float(sums[draw, 0]) / graphs, float(most[draw, 0]), float(sums[draw, 1]) / graphs, float(most[draw, 1]))
+        for draw in range(draws)
+    ]
+    return table({"exchange": int, "divergence": float, "largest": float, "flips": float, "moved": float}, rows)
+
+
+def deletion(
+    method: Method, loader: Iterable[Any], *, draws: int = 3, seed: int = 0, allow_infeasible: bool = False
+) -> polars.DataFrame:
+    """The model itself, unmasked, on graphs from which edges are really deleted.
+
+    Edges that no layer keeps should hardly be missed, and edges that are kept should. Deleting is more than dropping:
+    degrees change, and no baseline stands in. So a change here is not by itself a fault of the explanation; a model
+    that misses the dropped edges as much as random ones is.
+
+    Columns:
+        deleted: "never kept" are the edges that no layer keeps; "random" as many of each graph, mean of ``draws``;
+            "kept" are those that some layer keeps.
+        edges: share of all edges that is deleted.
+        divergence: between the original output and the one without these edges, mean over graphs.
+        flips: share of output rows whose prediction changed.
+    """
+    names = ("never kept", "random", "kept")
+    sums = torch.zeros(len(names), 3, dtype=torch.double)
+    edges = graphs = 0
+    generator = torch.Generator().manual_seed(seed)
+    with studied(method, loader, allow_infeasible) as cases:
+        for case, choice in cases:
+            sent, kept = case.trace.carried.any(0), choice.kept.any(0)
+            edges, graphs = edges + int(sent.sum()), graphs + case.split.count
+            never = sent & ~kept
+            for row, gone in ((0, never), (2, kept)):
+                sums[row] += _without(case, gone)
+            for _ in range(draws):
+                sums[1] += _without(case, _as_many(case, sent, never, generator)) / draws
+    scale = torch.tensor([max(edges, 1), graphs, graphs], dtype=torch.double)
+    rows = [(name, *row) for name, row in zip(names, (sums / scale).tolist(), strict=True)]
+    return table({"deleted": str, "edges": float, "divergence": float, "flips": float}, rows)
+
+
+def _as_many(case: Case, sent: Tensor, never: Tensor, generator: torch.Generator) -> Tensor:
+    """bool [E] as many edges of every graph as ``never`` has, at random."""
+    owner = case.split.edge_graph
+    wanted = torch.bincount(owner[never], minlength=case.split.count)
+    draws = torch.rand(len(owner), generator=generator).to(owner.device)
+    order = case.gate_order(draws[None], sent[None])[0]
+    return sent & (order < wanted[owner])
+
+
+@torch.no_grad()
+def _without(case: Case, gone: Tensor) -> Tensor:
+    """[3] edges deleted, and sums over graphs of divergence and flips."""
+    output = batches.call(case.forward, case.model, _deleted(case.batch, gone, case.trace.edge_type))
+    distance, flips = case.distance(output).clamp_min(0), case.flips(output)
+    return torch.stack([gone.sum().double().cpu(), distance.double().sum().cpu(), flips.double().sum().cpu()])
+
+
+def _deleted(batch: Any, gone: Tensor, edge_type: Tensor | None) -> Any:
+    """The batch without these edges."""
+    left = ~gone
+    if isinstance(batch, HeteroData):
+        assert edge_type is not None
+        kinds = batches.edge_map_of(batch).all_types
+        return batch.edge_subgraph({kind: left[edge_type == number] for number, kind in enumerate(kinds)})
+    edge_index = batches.tensor(batch, "edge_index")
+    if edge_index is None or edge_index.dim() != 2 or edge_index.shape[1] != len(gone):
+        raise GraphMaskError(
+            "Expected a batch with its edges in edge_index, so that some can be deleted, got another form (adjacency "
+            "matrices, or sparse tensors). Leave `deletion` out."
+        )
+    if isinstance(batch, Data):
+        return batch.edge_subgraph(left)
+    if not isinstance(batch, Mapping):
+        raise GraphMaskError(f"Expected a Data, a HeteroData or a dictionary, got {type(batch).__name__}.")
+    nodes = batches.num_nodes_of(batch, edge_index)
+    return {key: _select(key, value, left, nodes) for key, value in batch.items()}
+
+
+def _select(key: str, value: Any, left: Tensor, nodes: int | None) -> Any:
+    """Rows of what is per edge; the edges themselves are columns."""
+    if not isinstance(value, Tensor):
+        return value
+    if key == "edge_index":
+        return value[:, left]
+    per_edge = value.shape[:1] == left.shape and (nodes != len(left) or key.startswith("edge"))
+    return value[left] if per_edge else value
