@@ -68,7 +68,7 @@ def aiming(best: Verdict, tightness: float) -> Training:
     """A fit at tolerance .03, between the thaw and settling, whose baselines have moved from 0 to 1."""
     fit = object.__new__(Training)
     fit.recipe, fit.tolerance, fit.steps, fit.step = Recipe(), 0.03, 100, 60
-    fit.probe = SimpleNamespace(baselines=[torch.nn.Parameter(torch.ones(2))])
+    fit.probe = SimpleNamespace(learned=[torch.nn.Parameter(torch.ones(2))])
     fit.starts, fit.bare, fit.tightness = [torch.zeros(2)], False, tightness
     fit.best = {}, [0.0, 0.0], best
     return fit
@@ -80,19 +80,19 @@ FAR = Verdict(1.0, 0.0, (0.0, 0.4))
 def test_without_any_choice_at_a_low_aim_baselines_go_back_and_stay() -> None:
     fit = aiming(Verdict(0.0, 0.0, (0.0, 1.0)), 1.0)
     fit.thaw()
-    assert fit.probe.baselines[0].requires_grad
+    assert fit.probe.learned[0].requires_grad
     aims = []
     for _ in range(4):
         fit.tighten(FAR)
         aims.append(fit.tightness)
     assert aims == [0.5, 0.25, 0.5, 0.25]  # an eighth would be hopeless: begin again
     assert fit.bare
-    assert torch.equal(fit.probe.baselines[0], torch.zeros(2))
+    assert torch.equal(fit.probe.learned[0], torch.zeros(2))
     fit.thaw()
-    assert not fit.probe.baselines[0].requires_grad
+    assert not fit.probe.learned[0].requires_grad
     fit.step = 90  # settling
     fit.thaw()
-    assert fit.probe.baselines[0].requires_grad
+    assert fit.probe.learned[0].requires_grad
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_fit_that_has_found_a_choice_or_is_near_one_keeps_its_baselines_at_any
     fit = aiming(best, 0.25)
     fit.tighten(at_gap)
     assert (fit.tightness, fit.bare) == (0.125, False)
-    assert torch.equal(fit.probe.baselines[0], torch.ones(2))
+    assert torch.equal(fit.probe.learned[0], torch.ones(2))
 
 
 @pytest.mark.parametrize(

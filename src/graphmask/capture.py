@@ -127,11 +127,12 @@ class Tap:
             return args, kwargs
         assert mask.of_edges is not None
         answers = [mask.of_edges(site) for site in mine]
-        gate = torch.stack([answer[0][rows] for answer in answers]).amax(0)
+        # Without a gradient: the root of a sum of weights has none where it is zero.
+        gate = torch.stack([answer[0].detach()[rows] for answer in answers]).amax(0)
         if mask.exchange is not None:
             order = _exchange(gate, mask.exchange)
             found = {name: value[order] for name, value in found.items()}
-        baseline = answers[0][1]
+        baseline = answers[0][1].detach()
         constants = self.sites[mine[0]].stand_in.inputs_of(baseline[rows] if baseline.dim() > 1 else baseline)
         for name, constant in constants.items():
             if name in found and found[name][:1].numel() == constant.shape[-1]:
@@ -285,7 +286,8 @@ class Tap:
         baseline = stand_in.message_of(baseline)
         if stand_in.behind:
             self.dropped.setdefault(name, []).append(behind.Dropped(gate, messages.target, baseline))
-            return behind.send(messages, layer, gate, kwargs.get("edge_type"))
+            gate = behind.weights(gate.to(value.dtype), layer, messages.target, kwargs.get("edge_type"))
+            baseline = value.new_zeros(messages.flat().shape[1])
         if value.grad_fn is not None and value.grad_fn.name() == "IndexSelectBackward0" and value is kwargs.get("x_j"):
             picked = lifted(messages, layer, kwargs, propagated)
             messages.picked = None if picked is None else (picked[0], messages.source)

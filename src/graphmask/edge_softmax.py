@@ -78,7 +78,7 @@ def mixed(logits: Tensor, gate: Tensor, constant: Tensor, dim: int) -> Tensor:
     gate = gate.view(spread)
     heads = [size for at, size in enumerate(logits.shape) if at != dim % logits.dim()]
     constant = constant.reshape(-1, *heads).movedim(0, dim)
-    constant = constant.clamp_min(torch.finfo(logits.dtype).min / 4).to(logits.dtype)
+    constant = constant.to(logits.dtype).clamp_min(torch.finfo(logits.dtype).min / 4)  # no infinity in half precision
     if gate.dtype == torch.bool:
         return torch.where(gate, logits, constant)
     z = gate.to(logits.dtype).clamp(1e-6, 1 - 1e-6)

@@ -337,8 +337,11 @@ def _load(
             "Load the weights that were explained, or fit again."
         )
     explainer.divergence.load_state(description["divergence"])
-    sites = tuple(Site.from_json(site) for site in description["sites"])
     specs = [SiteSpec(**spec) for spec in description["specs"]]
+    sites = tuple(
+        Site.from_json(site).with_message(spec.message)
+        for site, spec in zip(description["sites"], specs, strict=True)
+    )
     with torch.device("meta"):  # where sizes take no memory: a file may claim any
         claimed = Probe(sites, specs, explainer.hidden, explainer.seed).state_dict()
     if {name: value.shape for name, value in claimed.items()} != {name: value.shape for name, value in tensors.items()}:

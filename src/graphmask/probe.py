@@ -216,7 +216,7 @@ class Probe(nn.Module):
     @torch.no_grad()
     def _start_from(self, site: int, seen: Seen) -> None:
         """Scales, and where stand-ins start, from what was seen at a site."""
-        mean = seen.mean(self.baselines[site])
+        mean = seen.mean().to(self.baselines[site])
         self.means.append(seen.stand_in.message_of(mean))
         if seen.replaced:
             self.scales[site] = Moments.union(seen.replaced).variance.mean().sqrt()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,9 @@ class StandIn:
     their relation, what stands in is added to the layer's output, so that it is the same for every edge.
     """
 
-    message: int = 0  #: numbers in place of the message, or, with ``behind``, added to the layer's output
+    #: How many numbers stand in place of the message, or, with ``behind``, are added to the layer's output. (Files do
+    #: not say it where it is all there is; a site is the same without.)
+    message: int = field(default=0, compare=False)
     behind: bool = False
     logits: int = 0  #: in place of what a softmax over edges compares, one per head
     inputs: tuple[tuple[str, int], ...] = ()  #: in place of the layer's arguments of these names, and how many numbers
@@ -76,11 +78,14 @@ class Site:
     reverse: bool = False  #: messages travel from the second row of edge_index to the first
     types: tuple[tuple[EdgeType, ...], ...] = ()  #: of a heterogeneous graph: the edge types that each call carries
     layer: str = ""  #: the same for sites next to each other that send at the same time, along other edge types each
-    stand_in: StandIn = StandIn()  #: of a site that an older file describes: a message, and nothing else
+    stand_in: StandIn = StandIn()  #: of a site that a file describes without: a message, and nothing else
 
     def to_json(self) -> dict[str, Any]:
-        """Types and layer only where there are several types."""
-        return {key: value for key, value in asdict(self).items() if key not in ("types", "layer") or value}
+        """Types and layer only where there are several types, a stand-in only where it is more than a message."""
+        found = {key: value for key, value in asdict(self).items() if key not in ("types", "layer") or value}
+        if not (self.stand_in.behind or self.stand_in.others):
+            del found["stand_in"]
+        return found
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Site:
@@ -96,6 +101,10 @@ class Site:
             value.get("layer", ""),
             StandIn(**stand_in),
         )
+
+    def with_message(self, size: int) -> Site:
+        """With the size of a message, where a file does not say it."""
+        return self if self.stand_in.message else replace(self, stand_in=replace(self.stand_in, message=size))
 
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:

@@ -60,9 +60,9 @@ class Seen:
         if pieces[0].arguments:
             _append(self.arguments, torch.cat([v.reshape(len(v), -1) for v in pieces[0].arguments.values()], 1))
 
-    def mean(self, like: Tensor) -> Tensor:
+    def mean(self) -> Tensor:
         """The mean of everything: a baseline."""
-        whole = self.stand_in.left_out(like)
+        whole = self.stand_in.left_out(self.replaced[0].mean if self.replaced else torch.zeros(()))
         sizes = [self.stand_in.message, self.stand_in.logits, self.stand_in.others - self.stand_in.logits]
         for part, found in zip(whole.split(sizes), (self.replaced, self.logits, self.arguments), strict=True):
             if found and len(part):

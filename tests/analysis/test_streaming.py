@@ -48,6 +48,8 @@ OTHERS = {
     "tolerance_curve",
     "sufficiency",
     "complement",
+    "deletion",
+    "silence",
     "characterisation",
 }
 

@@ -280,7 +280,7 @@ def test_a_baseline_for_a_graph_without_edges() -> None:
     data = Data(x=data.x, edge_index=data.edge_index[:, :0], edge_weight=data.edge_weight[:0])
     known = case_of(case_.model(), data)
     with torch.no_grad():
-        found = known.run(torch.ones(2, 0), [torch.ones(1, width) for width in known.trace.widths])
+        found = known.run(torch.ones(2, 0), [torch.ones_like(zero)[None] for zero in known.zeros()])
     assert torch.equal(found, known.trace.output)
 
 

@@ -179,4 +179,4 @@ def mean_messages(method: Method, loader: Iterable[Any]) -> list[Tensor]:
             (first,), _ = batches.first_few(loader, 1)
             sites = observe(method.model, method.forward, first, None)[0]
         seen = see(method.model, method.forward, loader, sites)
-    return [of_site.mean(torch.zeros(())) for of_site in seen]
+    return [of_site.mean() for of_site in seen]

@@ -54,7 +54,7 @@ class InformationBottleneck(Amortised):
             of_messages, replaced = Moments.union(site.messages), Moments.union(site.replaced)
             self.means.append(of_messages.mean.float())
             self.deviations.append(of_messages.deviation.float())
-            self.baselines.append(site.mean(probe.scales))
+            self.baselines.append(site.mean().float())
             self.noise.append(replaced.deviation.float())
 
     def loss(self, probe: Probe, batch: Any, progress: float) -> Tensor:
