@@ -16,7 +16,7 @@ from graphmask.tasks.common import build
 
 NODES, CLASSES, WORDS, PER_NODE, TOPIC = 1_200, 6, 500, 15, 60
 #: Share of a node's words that are of its class; share of edges that stay within a class.
-TYPICAL, HOMOPHILY, DEGREE = 0.22, 0.75, 4
+TYPICAL, HOMOPHILY, DEGREE = 0.21, 0.73, 4
 LABELLED, VALIDATION, TEST = 20 * CLASSES, 200, 400
 #: Nodes that are explained one by one.
 ASKED = 20

@@ -27,8 +27,8 @@ SHUT = 100.0
 
 
 def _colours(nodes: int, rng: torch.Generator) -> Tensor:
-    """[nodes, 6] one of the three colours each; A and B are rarer than C."""
-    drawn = torch.multinomial(torch.tensor([0.25, 0.25, 0.5]), nodes, True, generator=rng)
+    """[nodes, 6] one of the three colours each."""
+    drawn = torch.multinomial(torch.tensor([0.35, 0.25, 0.4]), nodes, True, generator=rng)
     x = torch.zeros(nodes, COLUMNS)
     x[torch.arange(nodes), A + drawn] = 1
     return x
@@ -123,9 +123,9 @@ def _three_ranks(rng: torch.Generator, flagged: float) -> tuple[Tensor, Tensor, 
 
 def two_hops_graph(rng: torch.Generator) -> Data:
     """Every mid sends to the root, leaves send to mids, the root and each other; the root and mids to leaves."""
-    x, mids, leaves = _three_ranks(rng, 0.5)
+    x, mids, leaves = _three_ranks(rng, 0.6)
     root = torch.zeros(1, dtype=torch.long)
-    edges = [torch.stack([mids, root.expand(MIDS)]), _random(16, leaves, mids, rng), _random(3, leaves, root, rng)]
+    edges = [torch.stack([mids, root.expand(MIDS)]), _random(20, leaves, mids, rng), _random(3, leaves, root, rng)]
     edges += [_random(6, leaves, leaves, rng), _random(4, torch.arange(1 + MIDS), leaves, rng)]
     edge_index = _distinct(*torch.cat(edges, 1))
     source, target = edge_index
