@@ -25,7 +25,7 @@ def unpack(text: str, shape: Sequence[int]) -> Tensor:
     flat = np.unpackbits(np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.uint8))
     count = int(np.prod(shape))
     if len(flat) < count:
-        raise GraphMaskError(f"Expected {count} packed gates, found {len(flat)}. Delete the result to measure it again.")
+        raise GraphMaskError(f"Expected {count} packed gates, found {len(flat)}. Delete the result.")
     return torch.from_numpy(flat[:count].astype(bool)).view(*shape)
 
 

@@ -170,7 +170,8 @@ def against(
     marks = [n for _, _, n in known if n is not None]
     if len(marks) == len(known):
         idle = torch.cat([n if layered else n[None] for n in marks], 1)
-        found["noise_auc"] = area(torch.cat([scores[truth], scores[idle]]), torch.arange(int(truth.sum() + idle.sum())) < int(truth.sum()))
+        either = truth | idle
+        found["noise_auc"] = area(scores[either], truth[either])
     return found
 
 

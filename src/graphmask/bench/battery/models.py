@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from graphmask.bench.battery import frozen, molecules, nodes, others, reasoning, white_boxes
+from graphmask.bench.battery import frozen, hetero, molecules, nodes, others, reasoning, white_boxes
 from graphmask.bench.battery.entry import CHECK, DESIGN, Entry
 
 _FROZEN = "published weights of another group: three GCNConv of 20, explained as they are"
@@ -89,7 +89,7 @@ ENTRIES: dict[str, Entry] = {
             DESIGN,
             "hetero",
             f"Two HeteroConv of SAGEConv: has a paper more red authors than blue ones? {_PLAIN}, 40 epochs.",
-            others.hetero,
+            hetero.make,
         ),
         Entry(
             "reasoning_gated",
@@ -109,14 +109,14 @@ ENTRIES: dict[str, Entry] = {
             "frozen_ba_2motifs",
             CHECK,
             "graphs",
-            f"BA-2Motifs, graphs of our own generator; {_FROZEN}.",
+            f"BA-2Motifs, graphs of our own generator, class 1 has the house; {_FROZEN}.",
             frozen.ba_2motifs,
         ),
         Entry(
             "frozen_mutagenicity",
             CHECK,
             "graphs",
-            f"Mutagenicity, atoms as one-hots, class 0 is the mutagen; {_FROZEN}.",
+            f"Mutagenicity, atoms as one-hots, pooled as if padded to 417 atoms; {_FROZEN}.",
             frozen.mutagenic,
         ),
         Entry(
@@ -165,7 +165,7 @@ ENTRIES: dict[str, Entry] = {
             "jumping_knowledge",
             CHECK,
             "graphs",
-            f"Three GIN layers with jumping knowledge (states joined) on three motifs, 1,500 graphs; {_PLAIN}, 30 epochs.",
+            f"Three GIN layers with jumping knowledge (jk='cat') on three motifs, 1,500 graphs; {_PLAIN}, 30 epochs.",
             molecules.jumping_knowledge,
         ),
         Entry(

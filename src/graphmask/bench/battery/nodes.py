@@ -74,9 +74,7 @@ def of_rows(data: Data, rows: Tensor) -> Data:
     return Data(x=data.x, edge_index=data.edge_index, y=data.y[rows], rows=rows)
 
 
-def prepared(
-    model: nn.Module, data: Data, fit: Tensor, validation: Tensor, test: Tensor, *, seed: int = 0
-) -> Prepared:
+def prepared(model: nn.Module, data: Data, fit: Tensor, validation: Tensor, test: Tensor, *, seed: int = 0) -> Prepared:
     """One graph: gates are fitted on the output of some nodes, calibrated on others, and judged on ``test`` nodes."""
     batch = of_rows(data, test)
     order = torch.randperm(len(batch.rows), generator=torch.Generator().manual_seed(seed))

@@ -89,9 +89,7 @@ def graph(task: Task, rng: torch.Generator) -> Data:
     )
 
 
-def _random_edges(
-    count: int, sources: int, targets: tuple[int, int], allowed: Tensor, rng: torch.Generator
-) -> Tensor:
+def _random_edges(count: int, sources: int, targets: tuple[int, int], allowed: Tensor, rng: torch.Generator) -> Tensor:
     """[3, count] source, target and relation, no self-loops, relations as ``allowed`` [N, R] at the target."""
     many = 8 * count
     source = torch.randint(sources, (many,), generator=rng)
@@ -102,7 +100,7 @@ def _random_edges(
 
 
 def reaching(edge_index: Tensor, nodes: int, layers: int) -> Tensor:
-    """bool [E, L]: messages from which node 0 can be reached in the layers that remain; states may stay where they are."""
+    """bool [E, L]: messages from which node 0 can be reached in the layers that remain; a state may stay in place."""
     reached = torch.zeros(nodes, dtype=torch.bool)
     reached[0] = True
     found = []
