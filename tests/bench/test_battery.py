@@ -307,7 +307,7 @@ def test_summary_over_seeds_by_hand() -> None:
     assert told["fits with a mean divergence on test within tolerance"] == {"design": "1 of 2"}
     assert told["models whose fit takes at most 3 times the CPU of their training"] == {"design": "0 of 1"}
     page = pages.markdown(found)
-    assert "| `nodes_gcn` | 100% / 62% | 81.2% (62.5% to 100.0%) | 3 (2) | 1.00 / -0.41 |" in page
+    assert "| `nodes_gcn` | 100% / 62% | 81.2% (62.5% to 100.0%) | 3 (2) | 1.00 / -0.60 |" in page
     assert "| `links` | 0 | ValueError: no |" in page
     json.dumps(found)
 
@@ -428,7 +428,7 @@ def test_a_model_is_trained_once(tmp_path: Path) -> None:
             trained.append(seed)
             nn.init.constant_(model.weight, 7.0)
 
-        return entry.Prepared(model, [], [], [], lambda: {"weight": float(model.weight[0, 0])}, learn=learn)
+        return entry.Prepared(model, [], [], [], lambda: {"weight": model.weight[0, 0].item()}, learn=learn)
 
     one, path = entry.Entry("one", "design", "nodes", "A line.", make), tmp_path / "one.safetensors"
     first, second = one.prepare(0, path), one.prepare(0, path)
@@ -483,8 +483,9 @@ def test_training_of_graph_classifiers_learns() -> None:
         x[:, number % 2] = 1
         edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
         graphs.append(Data(x=x, edge_index=edges, y=torch.tensor([number % 2]), gold=torch.ones(4, dtype=torch.bool)))
+    network = molecules.network("gin", 2, 2)
     state = torch.random.get_rng_state()
-    found = molecules.classifier(molecules.network("gin", 2, 2), graphs, 0, epochs=10, rate=1e-2)
+    found = molecules.classifier(network, graphs, 0, epochs=10, rate=1e-2)
     assert found.learn is not None
     found.learn()
     assert found.judge() == {"accuracy": 1.0}
