@@ -278,7 +278,7 @@ def test_what_an_open_site_needs_is_what_replacing_a_tenth_of_it_costs() -> None
 def result(name: str, seed: int, kept: Tensor, **more: Any) -> dict[str, Any]:
     shares = kept.float().mean(1).tolist()
     figures = {"divergence": 0.01, "flips": 0.0, "within": 1.0, "feasible": True, "steps": 10, "wall_seconds": 2.0}
-    repaired = {"kept": 0.5, "kept_before": 0.25, "within": 1.0, "flips": 0.0, "divergence": 0.0}
+    repaired = {"kept": 0.5, "kept_before": 0.25, "within": 1.0, "flips": 0.0, "flips_before": 0.1, "divergence": 0.0}
     about = {"sites": ["a", "b"], "graphs": 1, "tolerance": 0.03, "score": {"accuracy": 0.9}, "train_cpu_seconds": 4.0}
     opened = {str(s): {"divergence": 1.0, "needed": s == 0} for s, share in enumerate(shares) if share >= measure.OPEN}
     found = {"name": name, "seed": seed, "kept_per_site": shares, "kept": float(kept.float().mean())}
@@ -308,6 +308,8 @@ def test_summary_over_seeds_by_hand() -> None:
     assert told["models whose fit takes at most 3 times the CPU of their training"] == {"design": "0 of 1"}
     page = pages.markdown(found)
     assert "| `nodes_gcn` | 100% / 62% | 81.2% (62.5% to 100.0%) | 3 (2) | 1.00 / -0.60 |" in page
+    assert "| `nodes_gcn` | 0.0300 (0.0100 to 0.0500) | 100% | 0.0% | 100% | 10.0% to 0.0% | 25.0% to 50.0% |" in page
+    assert "Fits per model: 0 to 2." in page
     assert "| `links` | 0 | ValueError: no |" in page
     json.dumps(found)
 
@@ -418,7 +420,7 @@ def test_a_worker_measures(tmp_path: Path) -> None:
 
 
 def test_a_model_is_trained_once(tmp_path: Path) -> None:
-    trained = []
+    trained, size = [], [1]
 
     def make(seed: int) -> entry.Prepared:
         torch.manual_seed(seed)
@@ -428,7 +430,8 @@ def test_a_model_is_trained_once(tmp_path: Path) -> None:
             trained.append(seed)
             nn.init.constant_(model.weight, 7.0)
 
-        return entry.Prepared(model, [], [], [], lambda: {"weight": model.weight[0, 0].item()}, learn=learn)
+        data = Data(x=torch.zeros(1, size[0]), edge_index=torch.zeros(2, 0, dtype=torch.long))
+        return entry.Prepared(model, [data], [], [], lambda: {"weight": model.weight[0, 0].item()}, learn=learn)
 
     one, path = entry.Entry("one", "design", "nodes", "A line.", make), tmp_path / "one.safetensors"
     first, second = one.prepare(0, path), one.prepare(0, path)
@@ -440,7 +443,9 @@ def test_a_model_is_trained_once(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-3])
     assert one.prepare(0, path).score == {"weight": 7.0}
     assert one.prepare(1, path).score == {"weight": 7.0}  # another seed is another model
-    assert trained == [0, 0, 1]
+    size[0] = 2
+    assert one.prepare(1, path).score == {"weight": 7.0}  # and so are other data
+    assert trained == [0, 0, 1, 1]
 
 
 def test_the_command(measured: list[int], tmp_path: Path) -> None:

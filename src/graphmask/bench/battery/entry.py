@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from graphmask import storage
 from graphmask.batches import Forward
 from graphmask.errors import GraphMaskError
+from graphmask.store.identity import content_of
 
 DESIGN, CHECK = "design", "check"
 #: The kind of file a trained model is kept in.
@@ -64,7 +65,9 @@ class Entry:
             found.model.eval()
             found.score = found.judge()
             return found
-        if cache is None or not _restore(found, self.name, seed, cache):
+        # Weights are of this model, this seed and this data, or they are not used.
+        same = {"name": self.name, "seed": seed, "data": [content_of(batch) for batch in found.fit[:1]]}
+        if cache is None or not _restore(found, same, cache):
             started = time.process_time()
             found.model.train()
             found.learn()
@@ -72,18 +75,17 @@ class Entry:
             found.model.eval()
             found.score = found.judge()
             if cache is not None:
-                about = {"name": self.name, "seed": seed, "score": found.score}
-                about |= {"train_cpu_seconds": found.train_cpu_seconds}
+                about = {**same, "score": found.score, "train_cpu_seconds": found.train_cpu_seconds}
                 storage.write(cache, KIND, dict(found.model.state_dict()), about)
         return found
 
 
-def _restore(found: Prepared, name: str, seed: int, cache: Path) -> bool:
+def _restore(found: Prepared, same: dict[str, Any], cache: Path) -> bool:
     """Load trained weights; False where there is no file that fits, so that the model is trained again."""
     try:
         tensors, about = storage.read(cache, KIND)
         with storage.understood(cache, KIND):
-            if (about["name"], about["seed"]) != (name, seed):
+            if {key: about[key] for key in same} != same:
                 return False
             score, seconds = dict(about["score"]), float(about["train_cpu_seconds"])
             found.model.load_state_dict(tensors)

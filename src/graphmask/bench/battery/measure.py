@@ -60,7 +60,8 @@ def measure(prepared: Prepared, seed: int, *, epochs: int | None = None) -> dict
             "divergence": _mean([e.divergence for e in bare]),
             "flips": _mean([e.flips for e in bare]),
             "within": _mean([e.faithful for e in certificates]),
-            "repaired": _summary(repaired) | {"kept_before": _share(before)},
+            "repaired": _summary(repaired) | {f"{key}_before": value for key, value in _summary(before).items()},
+            "explanations_repaired": len(repaired),
             "gold": against(bare, prepared.gold, prepared.noise),
             "audits": {name: audit(explainer, prepared.test) for name, audit in AUDITS.items()},
         }
@@ -104,7 +105,6 @@ def _certified(
 
 def _summary(explanations: Sequence[Explanation]) -> dict[str, Any]:
     return {
-        "explanations": len(explanations),
         "kept": _share(explanations),
         "divergence": _mean([e.divergence for e in explanations]),
         "within": _mean([e.faithful for e in explanations]),

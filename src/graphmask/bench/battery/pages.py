@@ -34,6 +34,11 @@ def _each(values: Sequence[float | None], style: str) -> str:
     return " / ".join("" if value is None else format(value, style) for value in values)
 
 
+def _from_to(found: dict[str, Any], key: str, style: str) -> str:
+    """What repair made of a figure, on the graphs that were repaired."""
+    return f"{_number(found, f'repaired.{key}_before', style)} to {_number(found, f'repaired.{key}', style)}"
+
+
 def _score(found: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in found.get("score", {}).items())
 
@@ -57,8 +62,8 @@ def _faithful(name: str, m: dict[str, Any]) -> list[str]:
         _number(m, "within", ".0%"),
         _number(m, "flips", ".1%"),
         _number(m, "repaired.within", ".0%"),
-        _number(m, "repaired.flips", ".1%"),
-        f"{_number(m, 'repaired.kept_before', '.0%')} to {_number(m, 'repaired.kept', '.0%')}",
+        _from_to(m, "flips", ".1%"),
+        _from_to(m, "kept", ".1%"),
     ]
 
 
@@ -126,7 +131,9 @@ def models_table() -> str:
 
 def markdown(found: dict[str, Any]) -> str:
     """The models, counts per half, and four tables per half; errors, if there were any."""
+    fits = sorted({m["fits"] for m in found["models"].values()})
     parts = ["## The models\n\n", models_table(), "## Both halves at a glance\n\n"]
+    parts.append(f"Fits per model: {' to '.join(map(str, dict.fromkeys([fits[0], fits[-1]])))}.\n\n")
     judged = verdicts(found)
     parts.append(_table(["", *HALVES], [[what, *(by.get(half, "") for half in HALVES)] for what, by in judged]))
     for half in HALVES:

@@ -19,6 +19,7 @@ FIGURES = (
     "repaired.kept",
     "repaired.divergence",
     "repaired.within",
+    "repaired.flips_before",
     "repaired.flips",
     "gold.precision",
     "gold.recall",
