@@ -212,11 +212,11 @@ def battery(
     names = run.choose(models.split(",") if models else None, half or None)
     chosen = range(seed_start, seed_start + (1 if quick else seeds))
     found = summary(run.measure_all(names, chosen, out, jobs=jobs))
-    show(f"default settings, {len(chosen)} fits per model", *pages.overview(found))
+    show(f"default settings, fits per model: {len(chosen)}", *pages.overview(found))
     for what, answers in verdicts(found):
         told = ", ".join(f"{half} {answer}" for half, answer in answers.items() if answer)
         if told:
-            console.print(f"{what}: {told}", highlight=False)
+            console.print(f"{what}: {told}", highlight=False, soft_wrap=True)
     if markdown is not None:
         pages.refresh(markdown, pages.markdown(found))
     write_json(json or out / "battery.json", found)

@@ -9,8 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN, GINConv, GraphConv, global_add_pool
-from torch_geometric.transforms import RandomLinkSplit
-from torch_geometric.utils import negative_sampling
 
 from graphmask import tasks
 from graphmask.analysis.ground_truth import area
@@ -128,13 +126,37 @@ class Links(nn.Module):
         return (state[edge_label_index[0]] * state[edge_label_index[1]]).sum(-1)
 
 
-def links(seed: int) -> Prepared:
-    """Half of the candidates are edges; those to be predicted are not among the edges that carry messages."""
+def strangers(edge_index: Tensor, nodes: int, count: int, rng: torch.Generator) -> Tensor:
+    """[2, count] pairs of different nodes without an edge between them."""
+    known = edge_index[0] * nodes + edge_index[1]
+    drawn = torch.randint(nodes, (2, 2 * count), generator=rng)
+    fine = (drawn[0] != drawn[1]) & ~torch.isin(drawn[0] * nodes + drawn[1], known)
+    return drawn[:, fine][:, :count]
+
+
+def link_split(seed: int) -> list[Data]:
+    """To train, validate and test on: half of the candidates are edges, in the first part those that carry messages.
+
+    The edges to be predicted in the other two parts carry no messages.
+    """
     data = nodes.citations(seed + 7, LINK_NODES, LINK_WORDS, typical=0.5, homophily=0.9)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        parts = RandomLinkSplit(0.1, 0.15, is_undirected=True)(Data(x=data.x, edge_index=data.edge_index))
-    train, validation, test = parts
+    rng = torch.Generator().manual_seed(seed)
+    pairs = data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
+    pairs = pairs[:, torch.randperm(pairs.shape[1], generator=rng)]
+    sizes = [pairs.shape[1] * 10 // 100, pairs.shape[1] * 15 // 100]
+    train, validation, test = pairs.split([pairs.shape[1] - sum(sizes), *sizes], 1)
+    messages, found = torch.cat([train, train.flip(0)], 1), []
+    for some in (train, validation, test):
+        others = strangers(data.edge_index, LINK_NODES, some.shape[1], rng)
+        label = torch.cat([torch.ones(some.shape[1]), torch.zeros(others.shape[1])])
+        candidates = torch.cat([some, others], 1)
+        found.append(Data(x=data.x, edge_index=messages, edge_label_index=candidates, edge_label=label))
+    return found
+
+
+def links(seed: int) -> Prepared:
+    """Every epoch of training has other pairs of strangers."""
+    train, validation, test = link_split(seed)
     model = build(Links, seed)
 
     def logits(batch: Data) -> Tensor:
@@ -142,17 +164,15 @@ def links(seed: int) -> Prepared:
 
     def learn() -> None:
         optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-        positive = train.edge_label_index[:, train.edge_label == 1]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            for _ in range(100):
-                negative = negative_sampling(train.edge_index, train.num_nodes, positive.shape[1])
-                output = model(train.x, train.edge_index, torch.cat([positive, negative], 1))
-                wanted = torch.cat([torch.ones(positive.shape[1]), torch.zeros(negative.shape[1])])
-                loss = F.binary_cross_entropy_with_logits(output, wanted)
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
+        positive, rng = train.edge_label_index[:, train.edge_label == 1], torch.Generator().manual_seed(seed)
+        for _ in range(100):
+            negative = strangers(train.edge_index, LINK_NODES, positive.shape[1], rng)
+            output = model(train.x, train.edge_index, torch.cat([positive, negative], 1))
+            wanted = torch.cat([torch.ones(positive.shape[1]), torch.zeros(negative.shape[1])])
+            loss = F.binary_cross_entropy_with_logits(output, wanted)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
 
     def judge() -> dict[str, float]:
         with torch.no_grad():

@@ -106,7 +106,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], Row], ...] = (
             "flips",
             "within, repaired",
             "flips, repaired",
-            "kept by repair",
+            "kept, repaired",
         ),
         _faithful,
     ),
@@ -132,7 +132,10 @@ def models_table() -> str:
 def markdown(found: dict[str, Any]) -> str:
     """The models, counts per half, and four tables per half; errors, if there were any."""
     fits = sorted({m["fits"] for m in found["models"].values()})
-    parts = ["## The models\n\n", models_table(), "## Both halves at a glance\n\n"]
+    parts = ["## The models\n\n", models_table()]
+    if not fits:
+        return parts[0] + parts[1]
+    parts.append("## Both halves at a glance\n\n")
     parts.append(f"Fits per model: {' to '.join(map(str, dict.fromkeys([fits[0], fits[-1]])))}.\n\n")
     judged = verdicts(found)
     parts.append(_table(["", *HALVES], [[what, *(by.get(half, "") for half in HALVES)] for what, by in judged]))
