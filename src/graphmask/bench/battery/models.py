@@ -109,14 +109,15 @@ ENTRIES: dict[str, Entry] = {
             "frozen_ba_2motifs",
             CHECK,
             "graphs",
-            f"BA-2Motifs, graphs of our own generator, class 1 has the house; {_FROZEN}.",
+            f"BA-2Motifs; {_FROZEN}. Our own graphs, class 1 has the house: accuracy .962 (published: .99).",
             frozen.ba_2motifs,
         ),
         Entry(
             "frozen_mutagenicity",
             CHECK,
             "graphs",
-            f"Mutagenicity, atoms as one-hots, pooled as if padded to 417 atoms; {_FROZEN}.",
+            f"Mutagenicity; {_FROZEN}. One-hot atoms, class 0 mutagenic, pooled over 417 nodes with padding: accuracy .824 on all "
+            "molecules (published: .813 on a test set).",
             frozen.mutagenic,
         ),
         Entry(
