@@ -116,8 +116,8 @@ ENTRIES: dict[str, Entry] = {
             "frozen_mutagenicity",
             CHECK,
             "graphs",
-            f"Mutagenicity; {_FROZEN}. One-hot atoms, class 0 mutagenic, pooled over 417 nodes with padding: accuracy .824 on all "
-            "molecules (published: .813 on a test set).",
+            f"Mutagenicity; {_FROZEN}. One-hot atoms, class 0 mutagenic, pooled over 417 nodes with padding: accuracy "
+            ".824 on all molecules (published: .813 on a test set).",
             frozen.mutagenic,
         ),
         Entry(
