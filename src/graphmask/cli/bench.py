@@ -12,7 +12,7 @@ from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
     help="Measure: cost (core, scale), gold over seeds (gold), parts of the recipe (ablation), memory (store, matrix), "
-    "other explainers (leaderboard).",
+    "other explainers (leaderboard), models that nobody tuned for (battery).",
     no_args_is_help=True,
 )
 
@@ -189,3 +189,34 @@ def leaderboard(
     console.print(f"{out / 'leaderboard.md'}, {draw(found, out / 'leaderboard.svg')}", highlight=False)
     console.print(f"GraphMask first or tied on {sum(map(first, found.values()))} of {len(found)} sets", highlight=False)
     write_json(json or out / "leaderboard.json", figures(found))
+
+
+@app.command("battery")
+def battery(
+    json: Json = None,
+    models: Annotated[str, typer.Option(help="Models, separated by commas; all if left out.")] = "",
+    half: Annotated[str, typer.Option(help="Only the half design or check.")] = "",
+    seeds: Annotated[int, typer.Option(help="Fits per model.")] = 5,
+    seed_start: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed.")] = False,
+    jobs: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder for trained models and for the figures fit by fit.")] = Path(
+        "out/battery"
+    ),
+    markdown: Annotated[Path | None, typer.Option(help="Also put the tables into this page.")] = None,
+) -> None:
+    """Default settings on models of the kinds users have, over seeds, on test data; a killed run goes on."""
+    from graphmask.bench.battery import pages, run
+    from graphmask.bench.battery.summary import summary, verdicts
+
+    names = run.choose(models.split(",") if models else None, half or None)
+    chosen = range(seed_start, seed_start + (1 if quick else seeds))
+    found = summary(run.measure_all(names, chosen, out, jobs=jobs))
+    show(f"default settings, fits per model: {len(chosen)}", *pages.overview(found))
+    for what, answers in verdicts(found):
+        told = ", ".join(f"{half} {answer}" for half, answer in answers.items() if answer)
+        if told:
+            console.print(f"{what}: {told}", highlight=False, soft_wrap=True)
+    if markdown is not None:
+        pages.refresh(markdown, pages.markdown(found))
+    write_json(json or out / "battery.json", found)
