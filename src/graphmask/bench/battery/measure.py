@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphmask.analysis.ground_truth import area
 from graphmask.analysis.scoring import studied
+from graphmask.analysis.silence import deletion, silence
 from graphmask.bench.battery import masks
 from graphmask.bench.battery.entry import Prepared
 from graphmask.explainer import GraphMask
@@ -26,8 +27,22 @@ TENTH = 0.1
 #: Graphs that are also explained with repair, at most, in whole batches.
 REPAIRED = 100
 
-#: Further audits, by name: each is given the fitted explainer and the test batches, and returns figures for JSON.
-AUDITS: dict[str, Callable[[GraphMask, list[Any]], dict[str, Any]]] = {}
+
+
+def _silence(explainer: GraphMask, test: list[Any]) -> dict[str, float]:
+    """How far the masked output moves, at most, when dropped edges exchange their content."""
+    frame = silence(explainer, test, draws=1, allow_infeasible=True)
+    return {"divergence": frame["divergence"].item(), "moved": frame["moved"].item()}
+
+
+def _deletion(explainer: GraphMask, test: list[Any]) -> dict[str, dict[str, float]]:
+    """Share of edges, divergence and changed predictions, by which edges are deleted."""
+    frame = deletion(explainer, test, draws=1, allow_infeasible=True)
+    return {row.pop("deleted").replace(" ", "_"): row for row in frame.to_dicts()}
+
+
+#: Audits, by name: each is given the fitted explainer and the test batches, and returns figures for JSON.
+AUDITS: dict[str, Callable[[GraphMask, list[Any]], dict[str, Any]]] = {"silence": _silence, "deletion": _deletion}
 
 
 def measure(prepared: Prepared, seed: int, *, epochs: int | None = None) -> dict[str, Any]:

@@ -77,6 +77,20 @@ def _gold(name: str, m: dict[str, Any]) -> list[str]:
     ]
 
 
+def _audits(name: str, m: dict[str, Any]) -> list[str]:
+    """Changed predictions where there are any to change, and divergence."""
+    deleted = [
+        f"{_number(m, f'audits.deletion.{which}.flips', '.1%')}, {_number(m, f'audits.deletion.{which}.divergence')}"
+        for which in ("never_kept", "random", "kept")
+    ]
+    return [
+        name,
+        _number(m, "audits.silence.moved", ".0e"),
+        _number(m, "audits.deletion.never_kept.edges", ".0%"),
+        *deleted,
+    ]
+
+
 def _cost(name: str, m: dict[str, Any]) -> list[str]:
     trained = m.get("train_cpu_seconds")
     return [
@@ -114,6 +128,18 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], Row], ...] = (
         "Against what is known",
         ("model", "precision", "recall", "F1", "F1 per site", "AUC", "AUC against known noise"),
         _gold,
+    ),
+    (
+        "Without what was dropped",
+        (
+            "model",
+            "largest change when dropped edges exchange their content",
+            "edges that no layer keeps",
+            "these deleted: flips, divergence",
+            "as many at random",
+            "the kept ones deleted",
+        ),
+        _audits,
     ),
     (
         "Cost",
