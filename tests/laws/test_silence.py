@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,13 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Batch
 
-from graphmask import batches, masking
-from graphmask.capture import Tap
-from graphmask.sites import Site, StandIn
+from graphmask import GraphMask, batches, masking
+from graphmask.edge_softmax import mixed
+from graphmask.sites import ABSENT, Site, StandIn
+from graphmask.tapped import Tap
 
-from .cases import BY_NAME, CASES, RELATIONS, Case, Net
-from .support import discover, drawn, run
+from .cases import BY_NAME, CASES, RELATIONS, Case, Net, simple_graph
+from .support import QUICK, discover, drawn, run
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -121,6 +123,101 @@ def test_a_sender_all_of_whose_messages_are_dropped(case: Case) -> None:
         assert float(moved[others].abs().max()) <= 1e-6
         loudest = max(loudest, float((run(model, other) - run(model, batch))[others].abs().max()))
     assert loudest > 1e-3
+
+
+class Library:
+    """What pyg-lib would do for RGCNConv: all relations at once, sorted by relation."""
+
+    class ops:
+        @staticmethod
+        def segment_matmul(rows: Tensor, ptr: Tensor, weight: Tensor) -> Tensor:
+            parts = rows.split((ptr[1:] - ptr[:-1]).tolist())
+            return torch.cat([part @ one for part, one in zip(parts, weight, strict=True)])
+
+
+@pytest.fixture
+def pyg_lib(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch_geometric.backend
+    import torch_geometric.typing
+    from torch_geometric.nn.conv import rgcn_conv
+
+    monkeypatch.setattr(torch_geometric.typing, "WITH_SEGMM", True)
+    monkeypatch.setattr(torch_geometric.backend, "use_segment_matmul", True)
+    monkeypatch.setattr(rgcn_conv, "pyg_lib", Library)
+
+
+def relational(aggr: str) -> tuple[nn.Module, Any]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Net([pyg.RGCNConv(8, 8, RELATIONS, aggr=aggr) for _ in range(2)], ["edge_type"]).eval()
+    graphs = [simple_graph(seed) for seed in range(3)]
+    return model, Batch.from_data_list(graphs)
+
+
+def test_the_same_explanation_with_and_without_pyg_lib(request: pytest.FixtureRequest) -> None:
+    model, batch = relational("add")
+    found = []
+    for library in (False, True):
+        if library:
+            request.getfixturevalue("pyg_lib")
+        explainer = GraphMask(model, recipe=QUICK)
+        explainer.fit([batch], progress=False)
+        found.append((run(model, batch), list(explainer.explain_all([batch], allow_infeasible=True))))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-6)
+    assert 0 < sum(float(e.kept.sum()) for e in found[0][1]) < sum(float(e.kept.numel()) for e in found[0][1])
+    for without, with_library in zip(found[0][1], found[1][1], strict=True):
+        assert torch.equal(without.kept, with_library.kept)
+        assert torch.equal(without.scores, with_library.scores)
+        assert without.divergence == pytest.approx(with_library.divergence, abs=1e-6)
+
+
+def test_a_mean_over_all_relations_at_once(pyg_lib: None) -> None:
+    """Another function than without pyg-lib: explained as it is, and silent."""
+    model, batch = relational("mean")
+    state, seen = discover(model, batch)
+    assert [site.calls for site in state.sites] == [(0,), (0,)]
+    assert seen[0].flat().shape[1] == 8
+    generator = torch.Generator().manual_seed(0)
+    baselines = drawn(state, generator)
+    open_gates = torch.ones(2, state.edge_map.count, dtype=torch.bool)
+    assert torch.equal(masked(model, batch, state, open_gates, baselines), run(model, batch))
+    assert heard(model, batch, state, baselines, tuple(state.sites)) <= 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ["GAT", "SuperGAT", "Transformer"])
+def test_in_other_precisions(name: str, dtype: torch.dtype) -> None:
+    """Also where every edge of a node is dropped, and where what stands in is no part of the softmax at all."""
+    model, batch = BY_NAME[name].model().to(dtype), BY_NAME[name].loader()[0]
+    for key in ("x", "edge_attr", "edge_weight"):
+        batch[key] = batch[key].to(dtype)
+    state, _ = discover(model, batch)
+    left_out = [site.stand_in.left_out(torch.zeros((), dtype=dtype)) for site in state.sites]
+    for share in (0.0, 0.5):
+        gates = torch.rand(len(left_out), state.edge_map.count, generator=torch.Generator().manual_seed(0)) < share
+        for form in (gates, gates.to(dtype)):
+            found = masked(model, batch, state, form, left_out)
+            assert found.dtype == dtype
+            assert bool(torch.isfinite(found).all())
+    open_gates = torch.ones(len(left_out), state.edge_map.count, dtype=torch.bool)
+    assert torch.equal(masked(model, batch, state, open_gates, left_out), run(model, batch))
+
+
+@pytest.mark.parametrize("open_share", [0.25, 0.5, 0.9])
+def test_between_open_and_shut_the_mass_is_between(open_share: float) -> None:
+    """log(z e^l + (1 - z) e^c) by the formula, in double precision, and its gradients by finite differences."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 2, generator=generator, dtype=torch.double, requires_grad=True)
+    constant = torch.randn(2, generator=generator, dtype=torch.double, requires_grad=True)
+    gate = torch.full((5,), open_share, dtype=torch.double, requires_grad=True)
+    found = mixed(logits, gate, constant, 0)
+    for row, value in zip(logits.tolist(), found.tolist(), strict=True):
+        for logit, other, between in zip(row, constant.tolist(), value, strict=True):
+            mass = open_share * math.exp(logit) + (1 - open_share) * math.exp(other)
+            assert between == pytest.approx(math.log(mass), abs=1e-12)
+    assert torch.autograd.gradcheck(lambda *given: mixed(*given, 0), (logits, gate, constant))
+    absent = mixed(logits, gate, torch.full((2,), ABSENT, dtype=torch.double), 0)
+    assert torch.allclose(absent, logits + math.log(open_share))
 
 
 def test_layers_that_compute_a_softmax_elsewhere_are_left_alone() -> None:
