@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
+from torch_geometric.nn import RGCNConv, TransformerConv
 from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
 
 from graphmask.bench.memory import peak_bytes
@@ -28,7 +29,47 @@ from graphmask.tasks import runner
 from graphmask.training import Recipe, Training
 
 CHANNELS, CLASSES, LAYERS, DEGREE = 64, 8, 2, 10
-MODELS: dict[str, type[nn.Module]] = {"GCN": GCN, "GraphSAGE": GraphSAGE, "GIN": GIN, "GAT": GAT}
+HEADS, RELATIONS = 4, 4
+
+
+class Attentive(nn.Module):
+    """Layers whose softmax lies inside their messages, with four heads."""
+
+    def __init__(self, inputs: int, hidden: int, layers: int, out_channels: int) -> None:
+        super().__init__()
+        sizes = [inputs] + [hidden] * (layers - 1)
+        self.convs = nn.ModuleList(TransformerConv(size, hidden // HEADS, heads=HEADS) for size in sizes[:-1])
+        self.out = TransformerConv(sizes[-1], out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for conv in self.convs:
+            x = conv(x, edge_index).relu()
+        return self.out(x, edge_index)
+
+
+class Relational(nn.Module):
+    """Layers that send relation by relation; which of the four an edge has follows from its ends."""
+
+    def __init__(self, inputs: int, hidden: int, layers: int, out_channels: int) -> None:
+        super().__init__()
+        sizes = [inputs] + [hidden] * (layers - 1) + [out_channels]
+        self.convs = nn.ModuleList(RGCNConv(a, b, RELATIONS) for a, b in itertools.pairwise(sizes))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        edge_type = edge_index.sum(0) % RELATIONS
+        for number, conv in enumerate(self.convs):
+            x = conv(x.relu() if number else x, edge_index, edge_type)
+        return x
+
+
+MODELS: dict[str, type[nn.Module]] = {
+    "GCN": GCN,
+    "GraphSAGE": GraphSAGE,
+    "GIN": GIN,
+    "GAT": GAT,
+    "TransformerConv": Attentive,
+    "RGCNConv": Relational,
+}
 
 #: The models whose growth with the number of edges is measured.
 GROWING = ("GCN", "GraphSAGE", "GAT")
