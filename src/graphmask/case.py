@@ -211,34 +211,6 @@ class Case:
         """[G] share of output rows whose prediction changed."""
         return self.per_graph(self.divergence.flips(self.trace.output, output).to(self.trace.output.dtype))
 
-    @torch.no_grad()
-    def reopen(
-        self, kept: Tensor, scores: Tensor, baselines: Sequence[Tensor], masked: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Per graph, by bisection: the fewest dropped gates to reopen, best scores first, to be within tolerance.
-
-        Returns the gates, the output with them, and how many were reopened [G].
-        """
-        dropped = (self.trace.carried & ~kept).nonzero()
-        graph = self.split.edge_graph[dropped[:, 1]]
-        order = scores[dropped[:, 0], dropped[:, 1]].argsort(descending=True, stable=True)
-        rank = torch.empty_like(graph)
-        rank[order] = rank_within(graph[order], self.split.count)
-        count = torch.bincount(graph, minlength=self.split.count)
-
-        def attempt(number: Tensor) -> tuple[Tensor, Tensor]:
-            tried = kept.clone()
-            tried[dropped[:, 0], dropped[:, 1]] = rank < number[graph]
-            return tried, self.run(tried, baselines)
-
-        low, high = torch.zeros_like(count), torch.where(self.distance(masked) <= self.tolerance, 0, count)
-        while bool((low < high).any()):
-            middle = (low + high) // 2
-            enough = self.distance(attempt(middle)[1]) <= self.tolerance
-            low, high = torch.where(enough, low, middle + 1), torch.where(enough, middle, high)
-            low = torch.minimum(low, high)
-        return (*attempt(high), high.cpu())
-
 
 def _scramble(number: Tensor) -> Tensor:
     """Well-mixed bits (the finaliser of SplitMix64; integers wrap around)."""

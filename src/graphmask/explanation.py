@@ -70,6 +70,9 @@ class Explanation(Retained):
     precision: str | None = None  #: "bf16" where both runs were under autocast
     info: dict[str, Any] = field(default_factory=dict)  #: the user's own notes; JSON values
     index: tuple[int, ...] | None = None  #: the output rows that were asked about; None for all
+    #: bool [L, E], where asked for: the fewest kept messages, highest scores first, whose replacement too changes the
+    #: prediction; None where even that of all of them does not
+    counterfactual: Tensor | None = None
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -202,13 +205,13 @@ class Explanation(Retained):
 def _check_shapes(tensors: dict[str, Tensor], sites: int) -> None:
     edges = tensors["edge_index"].shape[1]
     expected = {"edge_index": (2, edges), "edge_type": (edges,)}
-    expected |= dict.fromkeys(("kept", "scores", "carried"), (sites, edges))
+    expected |= dict.fromkeys(("kept", "scores", "carried", "counterfactual"), (sites, edges))
     wrong = [name for name, shape in expected.items() if name in tensors and tensors[name].shape != shape]
     if wrong:
         raise TypeError(f"{wrong[0]} of shape {tuple(tensors[wrong[0]].shape)}, not {expected[wrong[0]]}")
 
 
-_TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type")
+_TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type", "counterfactual")
 _VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method", "precision", "info", "index")
 
 

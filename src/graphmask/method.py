@@ -12,7 +12,7 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches, distributed, gradients, store
+from graphmask import batches, distributed, gradients, repairing, store
 from graphmask.batches import Forward
 from graphmask.capture import check_model
 from graphmask.case import Case, Choice
@@ -95,7 +95,13 @@ class Method(ABC):
     # Explaining --------------------------------------------------------------------------------------------
 
     def explain(
-        self, data: Any, *, index: Index | None = None, repair: bool = False, allow_infeasible: bool = False
+        self,
+        data: Any,
+        *,
+        index: Index | None = None,
+        repair: bool = False,
+        counterfactual: bool = False,
+        allow_infeasible: bool = False,
     ) -> Explanation:
         """Explain one graph: the original run, the choice, and the masked run that verifies it.
 
@@ -104,18 +110,27 @@ class Method(ABC):
             index: why *this* row of the output (a node, a candidate edge, a graph of a batch), or these rows? The
                 output is cut to them, divergence and flips are theirs, and edges from which they cannot be reached
                 are neither kept nor counted. Layers are taken to work in the order in which they are called.
-            repair: reopen the highest-scoring dropped edges until the tolerance holds for this very graph.
+            repair: reopen dropped edges, as few as it takes, until for this very graph the divergence is within
+                tolerance and the prediction is the same.
+            counterfactual: also find the fewest kept messages, highest scores first, whose replacement changes the
+                prediction (`Explanation.counterfactual`): what was kept is then not only enough, but needed.
             allow_infeasible: explain although `fit` found no state within tolerance.
         """
         self.check_ready(allow_infeasible)
-        found = self._explain(data, repair, "the data", index)
+        found = self._explain(data, repair, "the data", index, counterfactual=counterfactual)
         if len(found) != 1:
             raise GraphMaskError(f"Expected one graph, got a batch of {len(found)}. Use explain_all([batch]).")
         return found[0]
 
     @overload
     def explain_all(
-        self, loader: Iterable[Any], *, out: None = None, repair: bool = False, allow_infeasible: bool = False
+        self,
+        loader: Iterable[Any],
+        *,
+        out: None = None,
+        repair: bool = False,
+        counterfactual: bool = False,
+        allow_infeasible: bool = False,
     ) -> Iterator[Explanation]: ...
 
     @overload
@@ -139,6 +154,7 @@ class Method(ABC):
         out: str | Path | None = None,
         metadata: Metadata | None = None,
         repair: bool = False,
+        counterfactual: bool = False,
         allow_infeasible: bool = False,
         progress: bool = True,
         shard_rows: int | None = None,
@@ -155,7 +171,8 @@ class Method(ABC):
                 an iterator. A run that was killed goes on where it was when it is called again with the same batches.
             metadata: ``metadata(batch)`` returns one dictionary of JSON values per graph, to be kept with its
                 explanation as ``info``: tokens, names.
-            repair: reopen edges until the tolerance holds for every graph.
+            repair: reopen edges until every graph is within tolerance with the same prediction.
+            counterfactual: as in `explain`; not written to a folder.
             allow_infeasible: explain although `fit` found no state within tolerance.
             progress: show a progress bar where there is ``out``.
             shard_rows: rows per file; the default suits most.
@@ -167,9 +184,11 @@ class Method(ABC):
         team = distributed.team()
 
         def explain(batch: Any, where: str) -> list[Explanation]:
-            return self._explain(team.place(batch), repair, where)
+            return self._explain(team.place(batch), repair, where, counterfactual=counterfactual)
 
         if out is not None:
+            if counterfactual:
+                raise GraphMaskError("Expected counterfactual=True without out=DIR: a store does not keep them.")
             written = write(
                 self,
                 explain,
@@ -197,7 +216,14 @@ class Method(ABC):
         )
 
     def _explain(
-        self, batch: Any, repair: bool, where: str, index: Index | None = None, forward: Forward | None = None
+        self,
+        batch: Any,
+        repair: bool,
+        where: str,
+        index: Index | None = None,
+        forward: Forward | None = None,
+        *,
+        counterfactual: bool = False,
     ) -> list[Explanation]:
         """With ``index`` or another ``forward``, one explanation of the batch as a whole."""
         batches.check(batch, where)
@@ -210,8 +236,9 @@ class Method(ABC):
                 masked = case.run(choice.kept, choice.baselines)
             reopened = torch.zeros(case.split.count, dtype=torch.long)
             if repair:
-                choice.kept, masked, reopened = case.reopen(choice.kept, choice.scores, choice.baselines, masked)
-        return self._divide(case, choice, masked, reopened)
+                choice.kept, masked, reopened = repairing.repair(case, choice, masked)
+            overturning = repairing.counterfactual(case, choice) if counterfactual else None
+        return self._divide(case, choice, masked, reopened, overturning)
 
     def _case(self, batch: Any, where: str, index: Index | None = None, forward: Forward | None = None) -> Case:
         """Run the original model."""
@@ -232,7 +259,14 @@ class Method(ABC):
             _ask_about(case, rows_of(index, trace.output.shape[0]), where)
         return case
 
-    def _divide(self, case: Case, choice: Choice, masked: Tensor, reopened: Tensor) -> list[Explanation]:
+    def _divide(
+        self,
+        case: Case,
+        choice: Choice,
+        masked: Tensor,
+        reopened: Tensor,
+        overturning: tuple[Tensor, Tensor] | None = None,
+    ) -> list[Explanation]:
         """One Explanation per graph of the batch."""
         trace, split = case.trace, case.split
         divergence, flips = case.distance(masked).clamp_min(0), case.flips(masked)  # rounding may leave -1e-11
@@ -266,7 +300,12 @@ class Method(ABC):
             "method": repeat(self.name),
             "index": repeat(case.forward.rows if isinstance(case.forward, RowsOnly) else None),
             "precision": repeat(self.precision),
+            "counterfactual": repeat(None),
         }
+        if overturning is not None:
+            found, there = overturning
+            parts = zip(edges(found, 1), there.tolist(), strict=True)
+            columns["counterfactual"] = (part if is_there else None for part, is_there in parts)
         return build_all(columns, info)
 
 
