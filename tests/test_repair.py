@@ -1,4 +1,4 @@
-"""`repair=True`: a graph whose gates were shut too far gets few back, until its explanation holds; what overturns it."""
+"""`repair=True`: a graph whose gates were shut too far gets a few back until its explanation holds; counterfactuals."""
 
 from dataclasses import replace
 from itertools import combinations
