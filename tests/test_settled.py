@@ -68,7 +68,8 @@ def aiming(best: Verdict, tightness: float) -> Training:
     """A fit at tolerance .03, between the thaw and settling, whose baselines have moved from 0 to 1."""
     fit = object.__new__(Training)
     fit.recipe, fit.tolerance, fit.steps, fit.step = Recipe(), 0.03, 100, 60
-    fit.probe = SimpleNamespace(learned=[torch.nn.Parameter(torch.ones(2))])
+    only = [torch.nn.Parameter(torch.ones(2))]
+    fit.probe = SimpleNamespace(baselines=only, logits={}, learned=only)
     fit.starts, fit.bare, fit.tightness = [torch.zeros(2)], False, tightness
     fit.best = {}, [0.0, 0.0], best
     return fit

@@ -42,7 +42,7 @@ def by_user_edges(
             baseline = baseline[graph_of_edge if edges is None else graph_of_edge[edges]]
         return row[:-1] if edges is None else row.take(edges), baseline
 
-    return Mask(lambda call: answer(call.site, call.edges), lambda site: answer(site, None), exchange)
+    return Mask(lambda call: answer(call.site, call.edges), lambda site: answer(site, None), exchange=exchange)
 
 
 def run(

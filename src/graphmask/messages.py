@@ -90,6 +90,8 @@ class Mask:
     at: Callable[[Call], Answer]
     #: The same for a site's edges as the user passed them; without it, arguments of layers stay as they are.
     of_edges: Callable[[int], Answer] | None = None
+    #: A site's stand-in for logits, where it is not to be taken from the baseline: there it would have its gradient.
+    logits: Callable[[int], Tensor] | None = None
     exchange: torch.Generator | None = None  #: dropped edges exchange their content at random: it must not matter
 
 

@@ -358,7 +358,8 @@ class Probe(nn.Module):
             run.proven = run.repeats(known)
             self._last_run = run if run.pure else None
             _set_random_state(random_state, device)
-        with tap(model, Mask(at, of_edges), edge_map, self.sites, recompute=self.recompute):
+        mask = Mask(at, of_edges, lambda site: self.logits[str(site)])
+        with tap(model, mask, edge_map, self.sites, recompute=self.recompute):
             masked = batches.call(forward, model, batch)
         gradients.check_passed(original, masked, any(z.requires_grad for z, _ in answers.values()))
         return original, masked, [Gated.join(parts) for parts in gated]

@@ -152,12 +152,15 @@ class Tap:
         call = self.begin(now.name, now.layer, now.edge_index)
         stand_in = self.sites[call.site].stand_in
         gate, baseline = self.answer(now.name, call)[:2]
+        # Gates learn from their messages alone: a gradient through the softmax costs more and, measured, gains nothing.
+        gate = gate.detach()
         if count != whole:  # relation by relation: a dropped edge is in none
             rows = self._relation(now, count)
             return edge_softmax.mixed(logits, gate[rows], logits.new_full(logits.shape[1:], ABSENT).flatten(), dim)
         if not stand_in.logits:
             return logits
-        return edge_softmax.mixed(logits, gate, stand_in.logits_of(baseline), dim)
+        constant = stand_in.logits_of(baseline) if self.mask.logits is None else self.mask.logits(call.site)
+        return edge_softmax.mixed(logits, gate, constant, dim)
 
     def _relation(self, now: _Underway, count: int) -> Tensor:
         """The edges of which a layer compares only some: those of one relation after the other."""

@@ -75,6 +75,8 @@ HOPELESS = 0.2
 FAR_OFF = 10
 #: A margin that keeps this much more (its inverse) is not worth it.
 COSTLY = 0.5
+#: Steps from one in which stand-ins for logits learn to the next, before settling.
+LOGITS_EVERY = 4
 #: A verdict costs two runs over the validation data: short epochs share one.
 STEPS_PER_VERDICT = 100
 
@@ -202,8 +204,11 @@ class Training:
         """Baselines stay where they start for a while."""
         late = self.step >= self.recipe.frozen_baselines * self.steps
         free = self.settling or (late and not self.bare)
-        for baseline in self.probe.learned:
+        for baseline in self.probe.baselines:
             baseline.requires_grad_(free)
+        for logits in self.probe.logits.values():
+            # Their gradient takes another pass over all messages: not at every step.
+            logits.requires_grad_(free and (self.settling or self.step % LOGITS_EVERY == 0))
 
     def check_finite(self, divergence: float) -> None:
         if divergence != divergence or divergence == torch.inf:
