@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, RGCNConv, SAGEConv
 
-from graphmask import GraphMask, capture, gates
+from graphmask import GraphMask, gates, tapped
 from graphmask.batches import default_forward
 from graphmask.bench.memory import peak_bytes
 from graphmask.guest import freeze, guest
@@ -78,7 +78,7 @@ def test_gradients_are_those_of_a_run_that_keeps_everything(kind: str, monkeypat
     monkeypatch.setattr(gates, "TRAIN_EDGES", 16)  # some edges are trained: the messages of others may be overwritten
     model, data = Net(kind), graph()
     thrifty, again = gradients(model, data, recompute=False), gradients(model, data, recompute=True)
-    monkeypatch.setattr(capture, "is_fresh", lambda *_: False)
+    monkeypatch.setattr(tapped, "is_fresh", lambda *_: False)
     plain = gradients(model, data, recompute=False)
     for ours, theirs, expected in zip(thrifty, again, plain, strict=True):
         assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)
