@@ -184,7 +184,9 @@ class Method(ABC):
         team = distributed.team()
 
         def explain(batch: Any, where: str) -> list[Explanation]:
-            return self._explain(team.place(batch), repair, where, counterfactual=counterfactual)
+            if counterfactual:
+                return self._explain(team.place(batch), repair, where, counterfactual=True)
+            return self._explain(team.place(batch), repair, where)
 
         if out is not None:
             if counterfactual:
