@@ -152,7 +152,7 @@ class Tap:
         call = self.begin(now.name, now.layer, now.edge_index)
         stand_in = self.sites[call.site].stand_in
         gate, baseline = self.answer(now.name, call)[:2]
-        # Gates learn from their messages alone: a gradient through the softmax costs more and, measured, gains nothing.
+        # Gates learn from their messages alone: a gradient through the softmax takes another pass over all messages.
         gate = gate.detach()
         if count != whole:  # relation by relation: a dropped edge is in none
             rows = self._relation(now, count)
