@@ -16,6 +16,8 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
 
+from graphmask.sites import ABSENT
+
 #: Receives the logits and the dimension of the edges; returns what to compare instead.
 Replace = Callable[[Tensor, int], Tensor]
 
@@ -69,18 +71,23 @@ def watch(place: Place, replace: Replace) -> Callable[..., Tensor] | None:
 
 
 def mixed(logits: Tensor, gate: Tensor, constant: Tensor, dim: int) -> Tensor:
-    r"""Logits of edges that are open to the degree z: :math:`\log(z e^l + (1 - z) e^c)`.
+    r"""Logits of edges that are open to the degree z: :math:`z l + (1 - z) c`.
 
-    Exactly ``l`` where z = 1 and exactly ``c`` where z = 0. ``constant`` is [H], or [E', H] with one per edge.
+    Exactly ``l`` where z = 1 and exactly ``c`` where z = 0. ``constant`` is [H], or [E', H] with one per edge. There is
+    nothing halfway to the logit of an edge that takes no part (`sites.ABSENT`): such an edge has the share z of its
+    mass, :math:`l + \log z`.
     """
     spread = [1] * logits.dim()
     spread[dim] = -1
     gate = gate.view(spread)
     heads = [size for at, size in enumerate(logits.shape) if at != dim % logits.dim()]
     constant = constant.reshape(-1, *heads).movedim(0, dim)
+    absent = None if gate.dtype == torch.bool else constant.detach() < ABSENT / 2
     constant = constant.to(logits.dtype).clamp_min(torch.finfo(logits.dtype).min / 4)  # no infinity in half precision
-    if gate.dtype == torch.bool:
+    if absent is None:
         return torch.where(gate, logits, constant)
-    z = gate.to(logits.dtype).clamp(1e-6, 1 - 1e-6)
-    between = torch.logaddexp(logits + z.log(), constant + (-z).log1p())
-    return torch.where(gate >= 1, logits, torch.where(gate <= 0, constant, between))
+    z = gate.to(logits.dtype)
+    between = torch.lerp(constant, logits, z)  # weight 0 gives the constant, weight 1 the logits, exactly
+    if not bool(absent.any()):
+        return between
+    return torch.where(absent & (gate > 0), logits + z.clamp_min(1e-6).log(), between)

@@ -204,8 +204,8 @@ def test_in_other_precisions(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("open_share", [0.25, 0.5, 0.9])
-def test_between_open_and_shut_the_mass_is_between(open_share: float) -> None:
-    """log(z e^l + (1 - z) e^c) by the formula, in double precision, and its gradients by finite differences."""
+def test_between_open_and_shut_the_logit_is_between(open_share: float) -> None:
+    """z l + (1 - z) c by the formula, in double precision, and its gradients by finite differences."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(5, 2, generator=generator, dtype=torch.double, requires_grad=True)
     constant = torch.randn(2, generator=generator, dtype=torch.double, requires_grad=True)
@@ -213,11 +213,39 @@ def test_between_open_and_shut_the_mass_is_between(open_share: float) -> None:
     found = mixed(logits, gate, constant, 0)
     for row, value in zip(logits.tolist(), found.tolist(), strict=True):
         for logit, other, between in zip(row, constant.tolist(), value, strict=True):
-            mass = open_share * math.exp(logit) + (1 - open_share) * math.exp(other)
-            assert between == pytest.approx(math.log(mass), abs=1e-12)
+            assert between == pytest.approx(open_share * logit + (1 - open_share) * other, abs=1e-12)
     assert torch.autograd.gradcheck(lambda *given: mixed(*given, 0), (logits, gate, constant))
-    absent = mixed(logits, gate, torch.full((2,), ABSENT, dtype=torch.double), 0)
-    assert torch.allclose(absent, logits + math.log(open_share))
+
+
+@pytest.mark.parametrize("open_share", [0.25, 0.5, 0.9])
+def test_the_mass_of_an_edge_that_would_be_absent_is_its_share(open_share: float) -> None:
+    """A logit without a stand-in is l + log z: e^l falls to z e^l. Of several heads, each for itself."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 2, generator=generator, dtype=torch.double, requires_grad=True)
+    gate = torch.full((5,), open_share, dtype=torch.double, requires_grad=True)
+    absent = torch.full((2,), ABSENT, dtype=torch.double)
+    assert torch.allclose(mixed(logits, gate, absent, 0), logits + math.log(open_share), rtol=0, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda *given: mixed(*given, absent, 0), (logits, gate))
+    found = mixed(logits, gate, torch.tensor([ABSENT, 0.0], dtype=torch.double), 0)
+    assert torch.allclose(found[:, 0], logits[:, 0] + math.log(open_share), rtol=0, atol=1e-12)
+    assert torch.allclose(found[:, 1], logits[:, 1] * open_share, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_logits_of_open_and_shut_edges_are_exact(dtype: torch.dtype, dim: int) -> None:
+    """Soft gates at 0 and 1 give, bit for bit, what hard ones give: also where the constant is far, or absent."""
+    generator = torch.Generator().manual_seed(0)
+    logits = (100 * torch.randn(64, 2, generator=generator)).to(dtype)
+    logits = logits if dim == 0 else logits.t()
+    gate = torch.rand(64, generator=generator) < 0.5
+    for constant in (torch.tensor([0.1, -7.3]), torch.tensor([1e4, -1e-4]), torch.full((2,), ABSENT)):
+        for given in (constant, constant.repeat(64, 1)):
+            found = mixed(logits, gate.to(dtype), given, dim)
+            assert found.dtype == dtype
+            assert bool(torch.isfinite(found).all())
+            assert torch.equal(found, mixed(logits, gate, given, dim))
+            assert torch.equal(found.movedim(dim, 0)[gate], logits.movedim(dim, 0)[gate])
 
 
 def test_layers_that_compute_a_softmax_elsewhere_are_left_alone() -> None:
