@@ -7,6 +7,7 @@ import torch
 
 from graphmask.bench import core, scale
 from graphmask.bench.memory import peak_bytes
+from graphmask.training import LOGITS_EVERY
 
 MEGA = 1 << 20
 
@@ -33,6 +34,24 @@ def test_views_and_inputs_are_not_counted() -> None:
 def test_ratio_of_a_job_to_itself_is_one() -> None:
     x = torch.ones(1 << 16)
     assert 0.2 < core.ratio(lambda: x.exp(), lambda: x.exp(), 20) < 5
+
+
+def test_fit_steps_are_counted_in_whole_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fourth step may cost more: the mean shows it, a median would not; so as many of each kind as in a fit."""
+    clock, ran = [0.0], [0]
+
+    def fit() -> None:
+        clock[0] += 7.0 if ran[0] % LOGITS_EVERY == 0 else 1.0
+        ran[0] += 1
+
+    def train() -> None:
+        clock[0] += 2.0
+
+    monkeypatch.setattr(core.time, "thread_time", lambda: clock[0])
+    for repeats in (1, LOGITS_EVERY, LOGITS_EVERY + 1, 3 * LOGITS_EVERY):
+        ran[0] = 0
+        assert core.step_means(fit, train, repeats) == ((6.0 + LOGITS_EVERY) / LOGITS_EVERY, 2.0)
+        assert repeats <= ran[0] - 1 < repeats + LOGITS_EVERY  # one more to warm up
 
 
 def test_cost_has_all_ratios() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.explain import Explainer, GNNExplainer, PGExplainer
 
-from graphmask.bench.core import Subject, build, graph, medians, power
+from graphmask.bench.core import Subject, build, graph, medians, power, step_means
 from graphmask.bench.memory import peak_bytes
 from graphmask.bench.processes import process_figures
 from graphmask.bench.store import store_figures
@@ -51,7 +51,7 @@ def _cost(name: str, size: int, seed: int) -> dict[str, float]:
         "forward_bytes_per_edge": peak_bytes(subject.forward) / size,
     }
     with subject.steps() as (fit, train):
-        step, training = medians(fit, train, repeats)
+        step, training = step_means(fit, train, repeats)
         found |= {
             "fit_step_ratio": step / training,
             "fit_memory_ratio": peak_bytes(fit) / peak_bytes(train),
