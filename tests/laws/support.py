@@ -73,11 +73,12 @@ class Fitted:
     before: dict[str, Any]  #: snapshots around fit
     after: dict[str, Any]
 
-    def explain(self, batch: Any) -> Explanation:
-        return self.explainer.explain(batch, allow_infeasible=True)
+    def explain(self, batch: Any, *, repair: bool = False) -> Explanation:
+        """The bare gates, unless they are to be repaired."""
+        return self.explainer.explain(batch, repair=repair, allow_infeasible=True)
 
-    def explain_all(self, loader: list[Any]) -> list[Explanation]:
-        return list(self.explainer.explain_all(loader, allow_infeasible=True))
+    def explain_all(self, loader: list[Any], *, repair: bool = False) -> list[Explanation]:
+        return list(self.explainer.explain_all(loader, repair=repair, allow_infeasible=True))
 
 
 def fit(case: Case) -> Fitted:
