@@ -17,11 +17,13 @@ from graphmask.messages import Messages
 from graphmask.rows import RowsOnly, nodes_read, receptive_field
 from graphmask.trace import record
 
+#: What is raised by batches that cannot be taken apart, and by a forward that misses something in the parts.
+_CANNOT = (AttributeError, GraphMaskError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 #: Scores this close say the same: among these, gates go in the order of what they would do to the output.
 BAND = 0.05
-#: What gates would do to the output is compared in these parts of the most that one of the graph's would do: by less,
-#: the same graph may differ in another batch.
-PART = 1e-3
+#: What two gates would do to the output is the same where it differs by less than this part of the most that a gate of
+#: their graph would do: by so much the same graph may differ in another batch.
+PART = 1e-4
 #: Times that the gates to reopen are chosen, each time among those chosen before.
 ROUNDS = 4
 #: Times that gates are opened for wrong rows at most; so many times, one for each.
@@ -84,7 +86,7 @@ def counterfactual(case: Case, choice: Choice) -> tuple[Tensor, Tensor]:
     prediction, none are marked.
     """
     kept = choice.kept & case.trace.carried
-    rank, count = _ranks(case, kept, -choice.scores, None)
+    rank, count = _ranks(case, kept, -choice.scores)
 
     def shut(number: Tensor) -> Tensor:
         return kept & ~(rank < number[case.split.edge_graph])
@@ -102,7 +104,7 @@ def _reopen(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, Tensor]
     kept, going = choice.kept, broken  # [G] each graph goes its own way, whatever others are in the batch
     candidates, chosen = _for_its_rows(case, choice, broken)
     opened = kept | (candidates & chosen[case.split.edge_graph])
-    first = torch.where(chosen[case.split.edge_graph], 0, -choice.scores)
+    first = torch.where(chosen[case.split.edge_graph], 0, _bands(choice))
     for _ in range(ROUNDS):
         pull = _pull(case, opened, choice.baselines, case.distance)
         opened = _fewest_first(case, choice, candidates, first, pull, going, lambda output: holds(case, output))
@@ -111,6 +113,11 @@ def _reopen(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, Tensor]
         if not bool(going.any()):
             break
     return _verified(case, choice, _without_each(case, choice, opened))
+
+
+def _bands(choice: Choice) -> Tensor:
+    """[L, E] lower for higher scores, the same for those that say the same."""
+    return -(choice.scores / BAND).round()
 
 
 def _for_its_rows(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,12 +136,12 @@ def _for_its_rows(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, T
     def near(output: Tensor) -> Tensor:
         return case.distance(output).double() <= case.tolerance
 
-    opened, first = choice.kept, -choice.scores
+    opened, bands = choice.kept, _bands(choice)
     with torch.no_grad():
         far = several & ~near(case.run(opened, choice.baselines))
     if bool(far.any()):
         pull = _pull(case, opened, choice.baselines, case.distance)
-        opened = _fewest_first(case, choice, dropped & far[owner], first, pull, far, near)
+        opened = _fewest_first(case, choice, dropped & far[owner], bands, pull, far, near)
     for step in range(STEPS):
         with torch.no_grad():
             output = case.run(opened, choice.baselines)
@@ -151,7 +158,7 @@ def _for_its_rows(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, T
             useful = left & _field(case, wrong | away)
         useful = useful | (left & (case.gates_per_graph(useful) == 0)[owner])
         if step < PATIENCE:
-            rank, _ = _ranks(case, useful, first, -pull)
+            rank, _ = _ranks(case, useful, bands, -pull, -choice.scores)
             useful = useful & (rank < torch.bincount(split.row_graph[wrong], minlength=split.count).clamp_min(1)[owner])
         opened = opened | useful
     found = several & ~failing
@@ -184,7 +191,7 @@ def _fewest_first(
     enough: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """[L, E] what was kept and, by bisection, as few of the candidates as are enough; where not ``going``, all."""
-    rank, count = _ranks(case, candidates, first, -pull)
+    rank, count = _ranks(case, candidates, first, -pull, -choice.scores)
 
     def best(number: Tensor) -> Tensor:
         return choice.kept | (candidates & (rank < number[case.split.edge_graph]))
@@ -251,7 +258,7 @@ def _without_each(case: Case, choice: Choice, opened: Tensor) -> Tensor:
     for _ in range(PASSES):
         pull = _pull(case, opened, choice.baselines, case.distance)
         reopened = opened & ~choice.kept & more[owner]
-        rank, count = _ranks(case, reopened, torch.zeros_like(pull), pull)
+        rank, count = _ranks(case, reopened, pull, choice.scores)
         size = (count + ONE_BY_ONE - 1) // ONE_BY_ONE
         group = torch.where(reopened, rank // size.clamp_min(1)[owner], -1)
         with torch.no_grad():
@@ -275,20 +282,17 @@ def _fewest(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Te
     return high
 
 
-def _ranks(case: Case, gates: Tensor, first: Tensor, second: Tensor | None) -> tuple[Tensor, Tensor]:
-    """[L, E] the place of each of ``gates`` among those of its graph, lowest ``first`` first, and [G] how many.
+def _ranks(case: Case, gates: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
+    """[L, E] the place of each of ``gates`` among those of its graph, lowest values first, and [G] how many.
 
-    With ``second``, values of ``first`` that are close to each other count as equal, and go by the second; where these
-    too are close, by their place in the graph.
+    Where values are the same, the next go; at last the place in the graph.
     """
     at = gates.nonzero(as_tuple=True)
-    graph, values = case.split.edge_graph[at[1]], first[at]
+    graph = case.split.edge_graph[at[1]]
     order = torch.arange(len(graph), device=graph.device)
-    if second is not None:
-        most = second.new_zeros(case.split.count).scatter_reduce(0, graph, second[at].abs(), "amax")
-        order = (second[at] / torch.where(most > 0, most, 1)[graph] / PART).round().argsort(stable=True)
-        values = (values / BAND).round()
-    order = order[values[order].argsort(stable=True)]
+    for value in reversed(values):
+        level = _levels(value[at], graph) if len(values) > 1 else value[at]
+        order = order[level[order].argsort(stable=True)]
     place = torch.empty_like(graph)
     place[order] = rank_within(graph[order], case.split.count)
     rank = torch.full(gates.shape, gates.numel(), device=gates.device)
@@ -296,19 +300,47 @@ def _ranks(case: Case, gates: Tensor, first: Tensor, second: Tensor | None) -> t
     return rank, torch.bincount(graph, minlength=case.split.count)
 
 
+def _levels(values: Tensor, graph: Tensor) -> Tensor:
+    """Whole numbers in the order of the values of each graph; the same for those that differ by rounding at most."""
+    order = values.argsort(stable=True)
+    order = order[graph[order].argsort(stable=True)]
+    value, level = values[order].double(), torch.zeros_like(graph)
+    new = (value.diff() > PART) | (graph[order].diff() > 0)
+    # Of many gates, each may be close to the next: not so far that the first and the last are the same.
+    start = torch.where(new, torch.arange(1, len(value), device=new.device), 0).cummax(0).values
+    far = ((value[1:] - value[start]) / (10 * PART)).floor()
+    level[order[1:]] = (new | (far.diff(prepend=far[:1]) > 0)).cumsum(0)
+    return level
+
+
 def _pull(case: Case, kept: Tensor, baselines: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> Tensor:
-    """[L, E] by how much an open gate lowers the loss of the output, to first order; zero where no gradient passes."""
-    gates = kept.to(case.trace.output.dtype)
+    """[L, E] by how much an open gate lowers the loss of the output, to first order; zero where no gradient passes.
+
+    In parts of the most that a gate of its graph does. Zero also where the output is next to the original: there
+    gradients vanish, and what is left of them is rounding.
+    """
+    gates, original = kept.to(case.trace.output.dtype), case.trace.output
     try:
         with torch.enable_grad():
             gates.requires_grad_()
-            total = loss(case.run(gates, baselines)).sum()
+            output = case.run(gates, baselines)
+            total = loss(output).sum()
             if not total.requires_grad:
                 return torch.zeros_like(gates)
             (slope,) = torch.autograd.grad(total, gates)
     except (GraphMaskError, RuntimeError):  # a model that gradients cannot pass is repaired by its scores alone
         return torch.zeros_like(kept, dtype=torch.float)
-    return -slope.nan_to_num()
+    pull, split = -slope.nan_to_num(), case.split
+
+    def largest(values: Tensor, owner: Tensor) -> Tensor:
+        flat = values.detach().double().abs().flatten(1).amax(1)
+        return flat.new_zeros(split.count).scatter_reduce(0, owner, flat.nan_to_num(), "amax")
+
+    if not pull.numel():
+        return pull
+    rounding = 10 * torch.finfo(original.dtype).eps * largest(original, split.row_graph)
+    moved, most = largest(output - original, split.row_graph), largest(pull.t(), split.edge_graph)
+    return torch.where((most > 0) & (rounding < PART * moved), 1 / most, 0)[split.edge_graph] * pull
 
 
 def _part(case: Case, choice: Choice, wanted: Tensor) -> tuple[Case, Choice, Tensor, Tensor] | None:
@@ -316,11 +348,14 @@ def _part(case: Case, choice: Choice, wanted: Tensor) -> tuple[Case, Choice, Ten
     batch, split = case.batch, case.split
     if not isinstance(batch, Batch) or case.whole or int(wanted.sum()) == split.count:
         return None
-    some = Batch.from_data_list(batch.index_select(wanted.cpu()))
     edges = wanted[split.edge_graph].nonzero().view(-1)
     rows = wanted[split.row_graph].nonzero().view(-1)
-    with torch.no_grad():
-        trace = record(case.model, case.forward, some, case.trace.sites, _nothing)
+    try:
+        some = Batch.from_data_list(batch.index_select(wanted.cpu()))
+        with torch.no_grad():
+            trace = record(case.model, case.forward, some, case.trace.sites, _nothing)
+    except _CANNOT:
+        return None
     fits = trace.edge_index.shape[1] == len(edges) and trace.output.shape == case.trace.output[rows].shape
     if not fits or not torch.allclose(trace.output, case.trace.output[rows], rtol=1e-4, atol=1e-5):
         return None  # the model mixes the graphs of a batch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -79,6 +81,16 @@ class Fitted:
 
     def explain_all(self, loader: list[Any], *, repair: bool = False) -> list[Explanation]:
         return list(self.explainer.explain_all(loader, repair=repair, allow_infeasible=True))
+
+
+    @contextmanager
+    def strict(self, tolerance: float = 1e-4) -> Iterator[None]:
+        """Inside, a tolerance that bare gates rarely keep: there is much to repair."""
+        known, self.explainer.tolerance = self.explainer.tolerance, tolerance
+        try:
+            yield
+        finally:
+            self.explainer.tolerance = known
 
 
 def fit(case: Case) -> Fitted:
