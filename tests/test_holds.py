@@ -273,3 +273,16 @@ def test_a_model_that_gradients_cannot_pass() -> None:
     found = [method.explain(graph) for graph in GRAPHS]
     assert all(holds(explanation) for explanation in found)
     assert sum(explanation.reopened for explanation in found) > 0
+
+
+def test_one_logit_per_row() -> None:
+    class Single(Nodes):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return super().forward(x, edge_index)[:, 0]
+
+    data, method = large(60, 240), Most(Single(), divergence="bernoulli", tolerance=0.05)
+    method.share = 0.7
+    bare, repaired = method.explain(data, repair=False), method.explain(data)
+    assert bare.flips > 0
+    assert holds(repaired)
+    assert 0 < repaired.reopened < 0.5 * int((bare.carried & ~bare.kept).sum())

@@ -333,7 +333,7 @@ def _pull(case: Case, kept: Tensor, baselines: Sequence[Tensor], loss: Callable[
     pull, split = -slope.nan_to_num(), case.split
 
     def largest(values: Tensor, owner: Tensor) -> Tensor:
-        flat = values.detach().double().abs().flatten(1).amax(1)
+        flat = values.detach().double().abs().reshape(len(values), -1).amax(1)
         return flat.new_zeros(split.count).scatter_reduce(0, owner, flat.nan_to_num(), "amax")
 
     if not pull.numel():
