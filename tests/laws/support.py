@@ -82,7 +82,6 @@ class Fitted:
     def explain_all(self, loader: list[Any], *, repair: bool = False) -> list[Explanation]:
         return list(self.explainer.explain_all(loader, repair=repair, allow_infeasible=True))
 
-
     @contextmanager
     def strict(self, tolerance: float = 1e-4) -> Iterator[None]:
         """Inside, a tolerance that bare gates rarely keep: there is much to repair."""
