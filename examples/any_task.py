@@ -23,7 +23,7 @@ def explain(model: nn.Module, loader: Any, data: Any, index: int | None = None, 
     """Fit once, explain one prediction, check it, and say which edges were used at which layer."""
     explainer = graphmask.GraphMask(model, **settings)
     explainer.fit(loader, epochs=-(-STEPS // len(loader)), progress=False)
-    explanation = explainer.explain(data, index=index, repair=True, allow_infeasible=True)
+    explanation = explainer.explain(data, index=index, allow_infeasible=True)
     with graphmask.masked(model, explanation), torch.no_grad():
         output = explainer.forward(model, data)
     check = output if index is None else output[[index]]

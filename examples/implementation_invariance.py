@@ -147,7 +147,7 @@ def explain(network: Network, train: list[Batch], test: list[Batch], seed: int) 
     recipe = Recipe(steps=600, learning_rate=1e-2)
     explainer = GraphMask(network, divergence="mse", tolerance=0.01, recipe=recipe, seed=seed)
     feasible = explainer.fit(train, progress=False).feasible
-    return list(explainer.explain_all(test, allow_infeasible=True)), feasible
+    return list(explainer.explain_all(test, repair=False, allow_infeasible=True)), feasible
 
 
 def main(seed: int = 0) -> Result:

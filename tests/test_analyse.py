@@ -60,7 +60,7 @@ def test_fits_that_are_the_same_agree_fully(small: Path, monkeypatch: pytest.Mon
     tables = tables_of(small, "--fits", "3")
     assert seen == [(1, 640, 128), (2, 640, 128)]
     some, note = everything.sample(run.test)
-    found = list(run.explainer.explain_all(some, allow_infeasible=True))
+    found = list(run.explainer.explain_all(some, allow_infeasible=True, repair=False))
     kept, gates = (sum(int(getattr(e, name).sum()) for e in found) for name in ("kept", "carried"))
     assert [row["layer"] for row in rows_of(tables["stability"])] == [0, None]
     for row in rows_of(tables["stability"]):
@@ -80,7 +80,7 @@ def test_fits_are_compared_as_they_are(small: Path) -> None:
     again = GraphMask(run.model, tolerance=run.explainer.tolerance, seed=1, recipe=run.explainer.recipe)
     again.fit(runner.draw("star", 0, 0), runner.draw("star", 0, 1), progress=False)
     some, _ = everything.sample(run.test)
-    several = [list(method.explain_all(some, allow_infeasible=True)) for method in (run.explainer, again)]
+    several = [list(method.explain_all(some, allow_infeasible=True, repair=False)) for method in (run.explainer, again)]
     assert tables["stability"]["rows"] == [list(row) for row in analysis.stability(several).rows()]
     both, either = (sum(int(op(a.kept, b.kept).sum()) for a, b in zip(*several, strict=True)) for op in (_and, _or))
     assert 0 < both < either

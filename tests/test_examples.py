@@ -51,7 +51,8 @@ def test_implementation_invariance(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_node_classification(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = load("node_classification", monkeypatch).main(tmp_path, seed=0, epochs=600)
     assert found["right"] > 0.9
-    assert found["kept from bots"] < 0.01
+    assert found["changed"] == 0
+    assert found["kept from bots"] < 0.03  # what was reopened so that nobody's answer changes
     assert 0.3 < found["kept from people"] < 1
     assert found["divergence"] <= 0.05
     assert "(asked)" in (tmp_path / "node.html").read_text()

@@ -30,7 +30,7 @@ def pruned() -> GraphMask:
 
 @pytest.fixture(scope="module")
 def plain(pruned: GraphMask) -> list[Explanation]:
-    return [pruned.explain(graph, allow_infeasible=True) for graph in GRAPHS]
+    return [pruned.explain(graph, repair=False, allow_infeasible=True) for graph in GRAPHS]
 
 
 @pytest.fixture(scope="module")

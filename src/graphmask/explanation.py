@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     import torch_geometric.explain
 
 
+#: The key of ``info`` under which an explanation says why it could not be repaired, so that files and stores keep it.
+UNREPAIRED = "graphmask.unrepaired"
+
+
 class Hop(NamedTuple):
     """One kept message: edge ``source -> target`` (position ``edge``) at site number ``site``."""
 
@@ -49,7 +53,8 @@ class Explanation(Retained):
     """Which edges of one graph a model used, site by site. ``L`` sites, ``E`` edges.
 
     Every explanation carries its certificate: the model was run again with every dropped message replaced by its
-    site's baseline, and ``divergence`` is how far that output is from the original.
+    site's baseline, and ``divergence`` is how far that output is from the original. Unless it was made with
+    ``repair=False``, it holds (`faithful` and `same_prediction`), or `unrepaired` says why it could not be made to.
     """
 
     edge_index: Tensor  #: [2, E], the graph as the user passed it
@@ -68,7 +73,7 @@ class Explanation(Retained):
     reopened: int = 0  #: gates that `repair` opened again
     method: str = "graphmask"  #: who chose
     precision: str | None = None  #: "bf16" where both runs were under autocast
-    info: dict[str, Any] = field(default_factory=dict)  #: the user's own notes; JSON values
+    info: dict[str, Any] = field(default_factory=dict)  #: the user's own notes, and some of ours; JSON values
     index: tuple[int, ...] | None = None  #: the output rows that were asked about; None for all
     #: bool [L, E], where asked for: the fewest kept messages, highest scores first, whose replacement too changes the
     #: prediction; None where even that of all of them does not
@@ -86,7 +91,13 @@ class Explanation(Retained):
 
     @property
     def same_prediction(self) -> bool:
+        """In every row of the output."""
         return self.flips == 0
+
+    @property
+    def unrepaired(self) -> str | None:
+        """Why this explanation does not hold although its messages were reopened; None if it does, or none were."""
+        return self.info.get(UNREPAIRED)
 
     def __repr__(self) -> str:
         kept = ", ".join(
@@ -94,9 +105,10 @@ class Explanation(Retained):
             for name, k, c in zip(self.sites, self.kept.sum(1), self.carried.sum(1), strict=True)
         )
         verdict = "faithful" if self.faithful else "NOT faithful"
+        why = f"; NOT repaired: {self.unrepaired}" if self.unrepaired else ""
         return (
             f"Explanation({verdict}: divergence {self.divergence:.3g}, tolerance {self.tolerance:.3g}, "
-            f"{'same' if self.same_prediction else 'CHANGED'} prediction; kept {kept})"
+            f"{'same' if self.same_prediction else 'CHANGED'} prediction; kept {kept}{why})"
         )
 
     def paths(self, target: int, *, limit: int = 1000, persist: bool = True) -> list[tuple[Hop, ...]]:

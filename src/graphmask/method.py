@@ -18,11 +18,12 @@ from graphmask.capture import check_model
 from graphmask.case import Case, Choice
 from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import Explanation, build_all
+from graphmask.explanation import UNREPAIRED, Explanation, build_all
 from graphmask.guest import freeze, guest
 from graphmask.hetero import notes
 from graphmask.layout import Types, agreed
 from graphmask.messages import Messages
+from graphmask.repairing import Repaired
 from graphmask.rows import Index, RowsOnly, nodes_read, receptive_field, rows_of
 from graphmask.sites import Site
 from graphmask.store import Store
@@ -99,19 +100,24 @@ class Method(ABC):
         data: Any,
         *,
         index: Index | None = None,
-        repair: bool = False,
+        repair: bool = True,
         counterfactual: bool = False,
         allow_infeasible: bool = False,
     ) -> Explanation:
         """Explain one graph: the original run, the choice, and the masked run that verifies it.
+
+        The explanation that comes back holds: the divergence is within tolerance and the prediction is the same. Where
+        that cannot be had (a model that is not deterministic), a warning and `Explanation.unrepaired` say why.
 
         Args:
             data: one graph.
             index: why *this* row of the output (a node, a candidate edge, a graph of a batch), or these rows? The
                 output is cut to them, divergence and flips are theirs, and edges from which they cannot be reached
                 are neither kept nor counted. Layers are taken to work in the order in which they are called.
-            repair: reopen dropped edges, as few as it takes, until for this very graph the divergence is within
-                tolerance and the prediction is the same.
+            repair: reopen dropped messages, best score first and as few as it takes, until for this very graph the
+                divergence is within tolerance and the prediction is the same. Costs nothing where that is so at once.
+                False gives the method's own choice, whatever it does to the output: to measure the method, to compare
+                methods or fits.
             counterfactual: also find the fewest kept messages, highest scores first, whose replacement changes the
                 prediction (`Explanation.counterfactual`): what was kept is then not only enough, but needed.
             allow_infeasible: explain although `fit` found no state within tolerance.
@@ -128,7 +134,7 @@ class Method(ABC):
         loader: Iterable[Any],
         *,
         out: None = None,
-        repair: bool = False,
+        repair: bool = True,
         counterfactual: bool = False,
         allow_infeasible: bool = False,
     ) -> Iterator[Explanation]: ...
@@ -140,7 +146,7 @@ class Method(ABC):
         *,
         out: str | Path,
         metadata: Metadata | None = None,
-        repair: bool = False,
+        repair: bool = True,
         allow_infeasible: bool = False,
         progress: bool = True,
         shard_rows: int | None = None,
@@ -153,7 +159,7 @@ class Method(ABC):
         *,
         out: str | Path | None = None,
         metadata: Metadata | None = None,
-        repair: bool = False,
+        repair: bool = True,
         counterfactual: bool = False,
         allow_infeasible: bool = False,
         progress: bool = True,
@@ -171,7 +177,7 @@ class Method(ABC):
                 an iterator. A run that was killed goes on where it was when it is called again with the same batches.
             metadata: ``metadata(batch)`` returns one dictionary of JSON values per graph, to be kept with its
                 explanation as ``info``: tokens, names.
-            repair: reopen edges until every graph is within tolerance with the same prediction.
+            repair: as in `explain`; False gives the method's own choices, as measurements and comparisons need them.
             counterfactual: as in `explain`; not written to a folder.
             allow_infeasible: explain although `fit` found no state within tolerance.
             progress: show a progress bar where there is ``out``.
@@ -236,11 +242,11 @@ class Method(ABC):
                 choice = self.choose(case)
             with torch.no_grad():
                 masked = case.run(choice.kept, choice.baselines)
-            reopened = torch.zeros(case.split.count, dtype=torch.long)
-            if repair:
-                choice.kept, masked, reopened = repairing.repair(case, choice, masked)
+            repaired = repairing.repair(case, choice, masked) if repair else repairing.as_is(case, choice, masked)
+            choice.kept = repaired.kept
             overturning = repairing.counterfactual(case, choice) if counterfactual else None
-        return self._divide(case, choice, masked, reopened, overturning)
+        _warn(repaired)
+        return self._divide(case, choice, repaired, overturning)
 
     def _case(self, batch: Any, where: str, index: Index | None = None, forward: Forward | None = None) -> Case:
         """Run the original model."""
@@ -265,18 +271,20 @@ class Method(ABC):
         self,
         case: Case,
         choice: Choice,
-        masked: Tensor,
-        reopened: Tensor,
+        repaired: Repaired,
         overturning: tuple[Tensor, Tensor] | None = None,
     ) -> list[Explanation]:
         """One Explanation per graph of the batch."""
-        trace, split = case.trace, case.split
+        trace, split, masked = case.trace, case.split, repaired.masked
         divergence, flips = case.distance(masked).clamp_min(0), case.flips(masked)  # rounding may leave -1e-11
         edge_type = trace.edge_type if trace.edge_type is not None else batches.tensor(case.batch, "edge_type")
         if edge_type is not None and edge_type.shape != split.edge_graph.shape:
             edge_type = None
         types = self.types or batches.types_of(case.batch)
         info = notes(types, case)
+        for own, why in zip(info, repaired.why, strict=True):
+            if why is not None:
+                own[UNREPAIRED] = why
         if types is not None and edge_type is not None:
             known = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
             edge_type = torch.tensor(known, dtype=torch.long, device=edge_type.device)[edge_type]
@@ -294,7 +302,7 @@ class Method(ABC):
             "masked": rows(masked, 0),
             "divergence": divergence.tolist(),
             "flips": flips.tolist(),
-            "reopened": reopened.tolist(),
+            "reopened": repaired.reopened.tolist(),
             "baselines": zip(*(b if b.dim() > 1 else repeat(b) for b in baselines), strict=False),
             "num_nodes": nodes,
             "tolerance": repeat(self.tolerance),
@@ -315,6 +323,17 @@ def check_tolerance(tolerance: float) -> float:
     if not isinstance(tolerance, (int, float)) or not 0 < tolerance < float("inf"):
         raise GraphMaskError(f"Expected a finite tolerance above 0, got {tolerance!r}.")
     return float(tolerance)
+
+
+def _warn(repaired: Repaired) -> None:
+    reasons = [why for why in repaired.why if why is not None]
+    if reasons:
+        warnings.warn(
+            f"Could not make {len(reasons)} of {len(repaired.why)} explanations hold, even with all their messages: "
+            f"{reasons[0]}. Explanation.unrepaired says so of each; repair=False gives what was chosen.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _ask_about(case: Case, rows: tuple[int, ...], where: str) -> None:

@@ -55,7 +55,7 @@ def value(frame: pl.DataFrame, layer: int | None, replaced_by: str, measure: str
 def test_by_hand(name: str, outputs: int) -> None:
     method = Fixed(small.Small(outputs), divergence=name, tolerance=TOLERANCE)
     loader = [Batch.from_data_list(GRAPHS[:3]), Batch.from_data_list(GRAPHS[3:5]), GRAPHS[5]]
-    explanations = list(method.explain_all(loader))
+    explanations = list(method.explain_all(loader, repair=False))
     enough, needed, both = (f(method, loader) for f in (sufficiency, complement, characterisation))
     given = [f(method, loader, explanations) for f in (sufficiency, complement, characterisation)]
     for a, b in zip((enough, needed, both), given, strict=True):
@@ -86,7 +86,7 @@ def test_by_hand(name: str, outputs: int) -> None:
 def test_of_a_store(tmp_path: Path) -> None:
     method = Fixed(small.Small(), divergence="kl", tolerance=TOLERANCE)
     loader = [Batch.from_data_list(GRAPHS[:4]), Batch.from_data_list(GRAPHS[4:])]
-    written = method.explain_all(loader, out=tmp_path / "store", progress=False)
+    written = method.explain_all(loader, out=tmp_path / "store", progress=False, repair=False)
     assert sufficiency(method, loader, written).equals(sufficiency(method, loader))
     assert characterisation(method, loader, written).equals(characterisation(method, loader))
     gold = [explanation.kept.any(0) for explanation in written]
@@ -129,7 +129,7 @@ class Alike(Method):
 def pyg(model: torch.nn.Module, mode: str = "multiclass_classification", method: Method | None = None) -> Explainer:
     method = method or Alike(model, divergence="auto", tolerance=0.1)
     config = ModelConfig(mode=mode, task_level="node", return_type="raw")
-    return Explainer(model, GraphMaskAlgorithm(method), "model", config, edge_mask_type="object")
+    return Explainer(model, GraphMaskAlgorithm(method, repair=False), "model", config, edge_mask_type="object")
 
 
 def gcn(outputs: int = 3) -> GCN:
@@ -168,7 +168,7 @@ def test_fidelity_coincides_with_pygs_on_a_gcn() -> None:
     assert rows["note"].to_list() == [""] * 4
     asked = explainer(data.x, data.edge_index, index=3).threshold("hard", 0.0)
     plus, minus = fidelity(explainer, asked)
-    of_row = method.explain(data, index=3)
+    of_row = method.explain(data, index=3, repair=False)
     assert value(complement(method, [data], [of_row]), None, "zero", "flips") == plus
     assert value(sufficiency(method, [data], [of_row]), None, "zero", "flips") == minus
 
@@ -238,7 +238,7 @@ def test_ground_truth_coincides_with_pygs() -> None:
     data = nodes(2)
     explanation = explainer(data.x, data.edge_index)
     gold = torch.rand(data.num_edges, generator=torch.Generator().manual_seed(0)) < 0.4
-    own = explainer.algorithm.method.explain(data)
+    own = explainer.algorithm.method.explain(data, repair=False)
     row = ground_truth([own], [gold]).row(0, named=True)
     kept = own.kept.any(0).float()
     names = ["recall", "precision", "f1_score"]

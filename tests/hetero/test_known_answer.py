@@ -111,11 +111,12 @@ def test_the_model_needs_that_type_and_no_other() -> None:
 
 def test_integrated_gradients_and_random() -> None:
     model, _ = trained()
-    gradients = methods.get("integrated_gradients")(model, steps=8).explain_all([Batch.from_data_list(GRAPHS)])
+    batch = Batch.from_data_list(GRAPHS)
+    gradients = methods.get("integrated_gradients")(model, steps=8).explain_all([batch], repair=False)
     precision, recall = figures(list(gradients))
     assert precision > 0.9
     assert recall > 0.9
-    chance = list(methods.get("random")(model, rate=0.5).explain_all([Batch.from_data_list(GRAPHS)]))
+    chance = list(methods.get("random")(model, rate=0.5).explain_all([batch], repair=False))
     share = float(torch.cat([gold(data) for data in GRAPHS]).float().mean())
     assert figures(chance) == (pytest.approx(share, abs=0.05), pytest.approx(0.5, abs=0.05))
     assert sum(explanation.faithful for explanation in chance) <= 25

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -73,11 +75,21 @@ class Fitted:
     before: dict[str, Any]  #: snapshots around fit
     after: dict[str, Any]
 
-    def explain(self, batch: Any) -> Explanation:
-        return self.explainer.explain(batch, allow_infeasible=True)
+    def explain(self, batch: Any, *, repair: bool = False) -> Explanation:
+        """The bare gates, unless they are to be repaired."""
+        return self.explainer.explain(batch, repair=repair, allow_infeasible=True)
 
-    def explain_all(self, loader: list[Any]) -> list[Explanation]:
-        return list(self.explainer.explain_all(loader, allow_infeasible=True))
+    def explain_all(self, loader: list[Any], *, repair: bool = False) -> list[Explanation]:
+        return list(self.explainer.explain_all(loader, repair=repair, allow_infeasible=True))
+
+    @contextmanager
+    def strict(self, tolerance: float = 1e-4) -> Iterator[None]:
+        """Inside, a tolerance that bare gates rarely keep: there is much to repair."""
+        known, self.explainer.tolerance = self.explainer.tolerance, tolerance
+        try:
+            yield
+        finally:
+            self.explainer.tolerance = known
 
 
 def fit(case: Case) -> Fitted:

@@ -70,16 +70,32 @@ def test_after_an_exception_inside_the_with_the_next_run_counts_from_zero(name: 
         handle.remove()
 
 
+@every_case
+def test_every_explanation_that_is_returned_holds(case: Case) -> None:
+    """By default, and the user finds it so."""
+    known = fitted(case.name)
+    with known.strict():
+        for graph in case.graphs(3):
+            data = case.one(graph)
+            explanation = known.explainer.explain(data, allow_infeasible=True)
+            with graphmask.masked(known.model, explanation):
+                output = run(known.model, data)
+            assert torch.equal(output, explanation.masked)
+            assert float(graphmask.divergence.kl(explanation.original, output).mean()) <= 1e-4
+            assert torch.equal(output.argmax(-1), explanation.original.argmax(-1))
+            assert explanation.faithful
+            assert explanation.same_prediction
+            assert explanation.unrepaired is None
+
+
 @pytest.mark.parametrize("name", ["GCN", "RGCN", "GAT", "MessageTap", "AdjacencyTap dense", "SAGE"])
 def test_repair_reopens_until_faithful(name: str) -> None:
     known = fitted(name)
-    explainer = known.explainer
-    tolerance, explainer.tolerance = explainer.tolerance, 1e-5
-    try:
+    with known.strict(1e-5):
         for graph in known.case.graphs(2):
             data = known.case.one(graph)
             plain = known.explain(data)
-            repaired = explainer.explain(data, allow_infeasible=True, repair=True)
+            repaired = known.explain(data, repair=True)
             assert repaired.faithful
             assert repaired.same_prediction
             assert bool((repaired.kept | ~plain.kept).all())
@@ -89,8 +105,6 @@ def test_repair_reopens_until_faithful(name: str) -> None:
             rows = graphmask.divergence.kl(repaired.original, repaired.masked)
             assert repaired.divergence == pytest.approx(float(rows.mean()), abs=1e-7)
             assert repaired.reopened <= one_by_one(known.model, data, plain, 1e-5)
-    finally:
-        explainer.tolerance = tolerance
 
 
 def one_by_one(model: nn.Module, data: Any, plain: Explanation, tolerance: float) -> int:

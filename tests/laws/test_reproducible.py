@@ -24,6 +24,8 @@ def test_same_seed_same_explanation(case: Case) -> None:
     for graph in case.graphs(2):
         data = case.one(graph)
         assert same(first.explain(data), again.explain(data))
+        with first.strict(), again.strict():
+            assert same(first.explain(data, repair=True), again.explain(data, repair=True))
 
 
 @every_case
@@ -35,7 +37,7 @@ def test_saved_and_loaded(case: Case, tmp_path: Path) -> None:
     loaded = graphmask.load(tmp_path / "x.graphmask", model)
     for graph in case.graphs(2):
         data = case.one(graph)
-        explanation = known.explain(data)
+        explanation = known.explain(data, repair=True)
         assert same(explanation, loaded.explain(data, allow_infeasible=True))
         explanation.save(tmp_path / "explanation")
         copy = Explanation.load(tmp_path / "explanation")

@@ -42,7 +42,53 @@ def test_permuting_nodes_and_edges_permutes_the_explanation(case: Case) -> None:
     assert dropped > 0
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.batchable], ids=lambda case: case.name)
+def distinct(graph: Data) -> Data:
+    """Of an edge that is there twice, one may have to be reopened: whichever comes first. So of equal neighbours."""
+    seen = graph.edge_index.t().tolist()
+    first = torch.tensor([number for number, edge in enumerate(seen) if edge not in seen[:number]])
+    other = graph.clone()
+    for key in ("edge_type", "edge_attr", "edge_weight"):
+        if key in other:
+            other[key] = other[key][first]
+    other.edge_index = other.edge_index[:, first]
+    return other
+
+
+@every_case
+def test_permuting_permutes_what_is_repaired(case: Case) -> None:
+    known = fitted(case.name)
+    generator = torch.Generator().manual_seed(12)
+    with known.strict():
+        for graph in map(distinct, case.graphs()):
+            nodes = torch.randperm(graph.num_nodes, generator=generator)
+            edges = torch.randperm(graph.num_edges, generator=generator)
+            other = permuted(graph, nodes, edges)
+            a, b = known.explain(case.one(graph), repair=True), known.explain(case.one(other), repair=True)
+            assert a.reopened == b.reopened
+            assert a.kept.sum(1).tolist() == b.kept.sum(1).tolist()
+            assert a.divergence == pytest.approx(b.divergence, abs=1e-6)
+
+
+batchable = pytest.mark.parametrize("case", [case for case in CASES if case.batchable], ids=lambda case: case.name)
+
+
+@batchable
+def test_what_is_repaired_is_the_same_in_every_batch(case: Case) -> None:
+    """Alone, with one other, with many; whether these need repair or not."""
+    known = fitted(case.name)
+    graphs = case.graphs(5)
+    with known.strict():
+        alone = [known.explain(case.one(graph), repair=True) for graph in graphs]
+        for sizes in ((2, 3), (5,), (1, 4)):
+            parts = torch.arange(5).split(list(sizes))
+            loader = [case.batch([graphs[number] for number in part.tolist()]) for part in parts]
+            for a, b, graph in zip(alone, known.explain_all(loader, repair=True), graphs, strict=True):
+                assert_agree(a, b, case, (graph, graph))
+                assert a.reopened == b.reopened
+    assert all(explanation.faithful and explanation.same_prediction for explanation in alone)
+
+
+@batchable
 def test_batching_changes_no_explanation(case: Case) -> None:
     known = fitted(case.name)
     graphs = case.graphs(4)

@@ -39,7 +39,8 @@ def test_subsets_come_smallest_first() -> None:
 
 def test_exact_search_finds_the_smallest_set() -> None:
     model = Small()
-    found = list(ErasureSearch(model).explain_all([Batch.from_data_list(GRAPHS[:7]), Batch.from_data_list(GRAPHS[7:])]))
+    loader = [Batch.from_data_list(GRAPHS[:7]), Batch.from_data_list(GRAPHS[7:])]
+    found = list(ErasureSearch(model).explain_all(loader, repair=False))
     sizes = []
     for data, explanation in zip(GRAPHS, found, strict=True):
         same = classes(model, data)
@@ -56,7 +57,7 @@ def test_exact_search_of_a_regression_uses_the_tolerance() -> None:
     for tolerance in (0.02, 0.5):
         sizes = []
         for data in GRAPHS[:5]:
-            explanation = ErasureSearch(model, divergence="mse", tolerance=tolerance).explain(data)
+            explanation = ErasureSearch(model, divergence="mse", tolerance=tolerance).explain(data, repair=False)
             same = within(model, data, tolerance)
             sizes.append(literal.fewest(lambda z, d=data: answer(model, d, z), same, 2, data.num_edges))
             assert int(explanation.kept.sum()) == sizes[-1]
@@ -81,7 +82,7 @@ def test_greedy_search_one_at_a_time() -> None:
     for data in LARGER:
         count = 2 * data.num_edges
         method = ErasureSearch(model, budget=count * (count + 1) // 2)
-        found = method.explain(data)
+        found = method.explain(data, repair=False)
         assert method.budget < 2**count  # else all subsets would be tried
         original = answer(model, data, constant(data, 1.0))
         expected = literal.greedy(
@@ -100,7 +101,7 @@ def test_greedy_search_one_at_a_time() -> None:
 def test_greedy_search_erases_several_at_a_turn_when_the_budget_is_small(budget: int) -> None:
     """In one batch: what is erased at once goes by a graph's own size, not by its neighbours'."""
     model = Small()
-    found = ErasureSearch(model, budget=budget).explain_all([Batch.from_data_list(LARGER)])
+    found = ErasureSearch(model, budget=budget).explain_all([Batch.from_data_list(LARGER)], repair=False)
     turns = set()
     for data, explanation in zip(LARGER, found, strict=True):
         count = 2 * data.num_edges
@@ -125,7 +126,7 @@ def test_greedy_search_of_a_regression() -> None:
     for data in LARGER[:5]:
         count = 2 * data.num_edges
         found = ErasureSearch(model, divergence="mse", tolerance=tolerance, budget=count * (count + 1) // 2).explain(
-            data
+            data, repair=False
         )
         original = answer(model, data, constant(data, 1.0))
         expected = literal.greedy(
@@ -145,9 +146,9 @@ def test_many_candidates_of_one_graph_at_once_or_one_of_many_graphs(budget: int)
     """Alone, copies of the graph fill a pass; in a batch the graphs do. Small ones are searched exactly, others not."""
     model = Small()
     graphs = [*GRAPHS[:4], *LARGER[:4], graph(3, edges=0), graph(3, edges=1)]
-    together = list(ErasureSearch(model, budget=budget).explain_all([Batch.from_data_list(graphs)]))
+    together = list(ErasureSearch(model, budget=budget).explain_all([Batch.from_data_list(graphs)], repair=False))
     for data, found in zip(graphs, together, strict=True):
-        alone = ErasureSearch(model, budget=budget).explain(data)
+        alone = ErasureSearch(model, budget=budget).explain(data, repair=False)
         assert torch.equal(alone.kept, found.kept)
         assert alone.divergence == pytest.approx(found.divergence, abs=1e-12)
     assert sum(int(e.kept.sum()) for e in together) > 5
@@ -156,6 +157,6 @@ def test_many_candidates_of_one_graph_at_once_or_one_of_many_graphs(budget: int)
 def test_a_progress_bar_changes_nothing() -> None:
     model = Small()
     for budget in (40, 5000):
-        plain = ErasureSearch(model, budget=budget).explain(LARGER[3])
-        shown = ErasureSearch(model, budget=budget, progress=True).explain(LARGER[3])
+        plain = ErasureSearch(model, budget=budget).explain(LARGER[3], repair=False)
+        shown = ErasureSearch(model, budget=budget, progress=True).explain(LARGER[3], repair=False)
         assert torch.equal(plain.kept, shown.kept)

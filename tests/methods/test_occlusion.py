@@ -21,7 +21,8 @@ def test_one_message_at_a_time(divergence: str, at_once: int, monkeypatch: pytes
     monkeypatch.setattr(module, "MOST_COPIES", at_once)
     model = Small()
     method = Occlusion(model, divergence=divergence)
-    found = [*method.explain_all([Batch.from_data_list(GRAPHS[:3])]), *(method.explain(data) for data in GRAPHS[3:])]
+    found = list(method.explain_all([Batch.from_data_list(GRAPHS[:3])], repair=False))
+    found += [method.explain(data, repair=False) for data in GRAPHS[3:]]
     dropped, distance = 0, getattr(literal, divergence)
     for data, explanation in zip(GRAPHS, found, strict=True):
         original = answer(model, data, constant(data, 1.0))

@@ -26,7 +26,7 @@ def test_every_graph_as_if_alone(free: bool, steps: int) -> None:
     batch = Batch.from_data_list(GRAPHS)
     start = 2 + 0.1 * case_of(model, batch).normal(method.seed)
     first, kept = 0, 0
-    for data, found in zip(GRAPHS, method.explain_all([batch]), strict=True):
+    for data, found in zip(GRAPHS, method.explain_all([batch], repair=False), strict=True):
         mine = start[:, first : first + data.num_edges]
         first += data.num_edges
         original = answer(model, data, constant(data, 1.0))
@@ -51,7 +51,7 @@ def test_every_graph_as_if_alone(free: bool, steps: int) -> None:
 def test_with_a_baseline_of_its_own_a_graph_needs_less() -> None:
     model = Small()
     kept = [
-        sum(int(e.kept.sum()) for e in method.explain_all([Batch.from_data_list(GRAPHS)]))
+        sum(int(e.kept.sum()) for e in method.explain_all([Batch.from_data_list(GRAPHS)], repair=False))
         for method in (Unamortised(model, steps=100), Unamortised(model, steps=100, free_baselines=True))
     ]
     assert kept[1] < kept[0]
@@ -70,5 +70,5 @@ def test_gates_are_exactly_hard_while_it_searches(monkeypatch: pytest.MonkeyPatc
         return run(self, gates, *rest)
 
     monkeypatch.setattr(Case, "run", spy)
-    Unamortised(model, steps=40).explain(data)
+    Unamortised(model, steps=40).explain(data, repair=False)
     assert seen == {0.0, 1.0}

@@ -142,7 +142,7 @@ def test_the_docs_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert len(blocks) == 5
         for number, block in enumerate(blocks):
             exec(compile(block, f"{DOCS.name} block {number}", "exec"), names)
-    expected = known.explain_all(some_batches())
+    expected = known.explain_all(some_batches(), repair=True)
     by_type = {(layer, kind): share for layer, kind, share, _ in names["by_type"].rows()}
     for layer in (0, 1):
         for kind in range(RELATIONS):

@@ -140,10 +140,10 @@ def own(out: Path, rank: int, total: int = 5, **changes: Any) -> store.Store:
     model = copy.deepcopy(fitted("GCN").model)  # processes do not share one
     method = changes.pop("method", None) or methods.get("random")(model, divergence="gaussian")
     batches = changes.pop("batches", some_batches()[rank::2])
-    options = {"repair": False, "metadata": None, "shard_rows": 60, "progress": False}
+    options = {"repair": True, "metadata": None, "shard_rows": 60, "progress": False}
     return writing.write(
         method,
-        lambda batch, where: method._explain(batch, False, where),
+        lambda batch, where: method._explain(batch, True, where),
         batches,
         out,
         rank=rank,
@@ -250,7 +250,7 @@ OLD = Path(__file__).parent / "version_1"
 def test_a_store_of_version_1_is_read_resumed_and_compacted(tmp_path: Path) -> None:
     """It was cut short after four of eight batches of ten, and has no manifest."""
     loader = bench.Random(80, 7, 10)
-    bench.Drawn().explain_all(loader, out=tmp_path / "new", progress=False, shard_rows=400)
+    bench.Drawn().explain_all(loader, out=tmp_path / "new", repair=False, progress=False, shard_rows=400)
     old, whole = store.open(OLD), list(store.open(tmp_path / "new"))
     assert not old.complete
     assert [shard.count for shard in old.shards] == [20, 20]
@@ -267,12 +267,12 @@ def test_a_store_of_version_1_is_read_resumed_and_compacted(tmp_path: Path) -> N
             seen.append(where)
             return super()._explain(batch, repair, where)
 
-    Watched().explain_all(loader, out=folder, progress=False, shard_rows=400)
+    Watched().explain_all(loader, out=folder, repair=False, progress=False, shard_rows=400)
     assert seen == [f"batch {number}" for number in range(4, 8)]
     kills.check(folder, tmp_path / "new")
     store.compact(folder)
     assert [path.name for path in folder.iterdir() if "-g1-" not in path.name] == ["store.json"]
     kills.check(folder, tmp_path / "new")
     assert_tables(folder, tmp_path / "new")
-    assert Watched().explain_all(loader, out=folder, progress=False).complete
+    assert Watched().explain_all(loader, out=folder, repair=False, progress=False).complete
     assert len(seen) == 4

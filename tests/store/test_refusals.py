@@ -131,7 +131,7 @@ def refitted(**changes: Any) -> GraphMask:
         ("divergence", lambda: methods.get("random")(fitted("GCN").model, divergence="js"), {}),
         ("custom_forward", lambda: methods.get("random")(fitted("GCN").model, lambda m, b: m(b.x, b.edge_index)), {}),
         ("method", lambda: methods.get("occlusion")(fitted("GCN").model), {}),
-        ("repair", lambda: methods.get("random")(fitted("GCN").model), {"repair": True}),
+        ("repair", lambda: methods.get("random")(fitted("GCN").model), {"repair": False}),
         ("metadata", lambda: methods.get("random")(fitted("GCN").model), {"metadata": words}),
     ],
 )

@@ -31,7 +31,8 @@ def studied(
 ) -> Iterator[Iterator[tuple[Case, Choice]]]:
     """Inside, every batch with what the method keeps of it; the model leaves as it came, whatever happens.
 
-    Where there are ``explanations`` of the same graphs, in the same order, what they keep.
+    That is its own choice, without repair. Where there are ``explanations`` of the same graphs, in the same order, what
+    they keep.
     """
     batches.check_loader(loader, "the loader")
     method.check_ready(allow_infeasible or explanations is not None)

@@ -49,6 +49,8 @@ def fleiss_kappa(counts: Tensor, weights: Tensor | None = None) -> float:
 def stability(fits: Sequence[Iterable[Explanation]]) -> polars.DataFrame:
     """Agreement between explanations of the same graphs, in the same order, by fits with different seeds.
 
+    Ask each fit for its bare gates, ``explain_all(loader, repair=False)``: what repair adds is not the fit's choice.
+
     Columns:
         layer: null for all layers together.
         kappa: Fleiss' kappa; every fit rates every gate as open or shut. 1 if all open, or all shut, all gates.

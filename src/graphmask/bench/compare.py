@@ -105,12 +105,12 @@ def _run(method: Method, data: Data) -> tuple[dict[str, Any], list[Explanation]]
     fit_seconds = time.perf_counter() - started
     if method.soft:
         # As in the paper: the threshold that is best on validation graphs, never on those it is judged by.
-        method.threshold = best_threshold(list(method.explain_all(data.threshold)), data.threshold)
+        method.threshold = best_threshold(list(method.explain_all(data.threshold, repair=False)), data.threshold)
     started = time.perf_counter()
-    found = list(method.explain_all(data.test, allow_infeasible=True))
+    found = list(method.explain_all(data.test, repair=False, allow_infeasible=True))
     batched = time.perf_counter() - started
     started = time.perf_counter()
-    alone = [method.explain(graph, allow_infeasible=True) for graph in data.single]
+    alone = [method.explain(graph, repair=False, allow_infeasible=True) for graph in data.single]
     single = time.perf_counter() - started
     agreement = gold.compare(found, data.test)
     kept = torch.stack([explanation.kept.sum(1) for explanation in found]).sum(0)

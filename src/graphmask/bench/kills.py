@@ -43,7 +43,9 @@ def write(folder: Path, graphs: int, seed: int, rank: int, world: int, ready: Co
     loader = _Announced(graphs, seed, AT_ONCE)
     loader.ready = ready
     with runner.one_thread():
-        Drawn().explain_all(loader, out=folder, progress=False, shard_rows=SHARD_ROWS, shard=(rank, world))
+        Drawn().explain_all(
+            loader, out=folder, repair=False, progress=False, shard_rows=SHARD_ROWS, shard=(rank, world)
+        )
 
 
 def measure(

@@ -57,7 +57,12 @@ def run(graphs: int, seed: int, folder: Path) -> dict[str, Any]:
         rows = sum(batch.edge_index.shape[1] for batch in batches) / DIFFERENT * graphs / AT_ONCE
         loader = _Watched(explainer, batches, graphs // AT_ONCE)
         written = explainer.explain_all(
-            loader, out=folder, allow_infeasible=True, progress=False, shard_rows=max(int(rows / SHARDS), 1)
+            loader,
+            out=folder,
+            repair=False,
+            allow_infeasible=True,
+            progress=False,
+            shard_rows=max(int(rows / SHARDS), 1),
         )
     tenth = loader.count // 10
     tenths = [_figures(loader.marks[start : start + tenth]) for start in range(0, 10 * tenth, tenth)]

@@ -111,7 +111,7 @@ class Drawn(Method):
 def write(folder: Path, graphs: int, seed: int = 0) -> int:
     """Rows of edges."""
     with runner.one_thread():
-        written = Drawn().explain_all(Random(graphs, seed), out=folder, progress=False)
+        written = Drawn().explain_all(Random(graphs, seed), out=folder, repair=False, progress=False)
     return sum(shard.rows for shard in written.shards)
 
 

@@ -56,14 +56,14 @@ def analyse(
                 step(table.title)
         if run and fits > 1:
             some, note = everything.sample(run.test)
-            several = [run.explainer.explain_all(some, allow_infeasible=True)]
+            several = [run.explainer.explain_all(some, repair=False, allow_infeasible=True)]
             for seed in range(run.figures["seed"] + 1, run.figures["seed"] + fits):
                 step(f"fit with seed {seed}")
                 again = type(run.explainer)(
                     run.model, tolerance=run.explainer.tolerance, seed=seed, recipe=run.explainer.recipe
                 )
                 again.fit(*(runner.draw(run.name, run.figures["seed"], part) for part in (0, 1)), progress=False)
-                several.append(again.explain_all(some, allow_infeasible=True))
+                several.append(again.explain_all(some, repair=False, allow_infeasible=True))
             found.append(everything.Named("stability", f"Agreement of {fits} fits", stability(several), note))
     write_json(json, write_tables(folder, found, rows))
 

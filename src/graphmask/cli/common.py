@@ -51,12 +51,12 @@ def gold_rows(figures: dict[str, Any]) -> list[list[Any]]:
 
 
 def write_task_page(path: Path, run: Run, name: str, examples: int = 6) -> Path:
-    """The page of a run: a few fresh graphs explained, with the gold and the figures."""
+    """The page of a run: a few fresh graphs explained as the figures are, without repair, with the gold."""
     task = tasks.get(name)
     graphs = task.generate(8 * examples, seed=run.figures["seed"] + 424_242, batch_size=1)
     # Where much must be kept there is more to see.
     graphs = sorted(graphs, key=lambda graph: -int(graph.gold.sum()))[:examples]
-    explanations = [run.explainer.explain(graph, allow_infeasible=True) for graph in graphs]
+    explanations = [run.explainer.explain(graph, repair=False, allow_infeasible=True) for graph in graphs]
     labels = [task.describe(graph) for graph in graphs]
     figures = run.figures
     tables = [

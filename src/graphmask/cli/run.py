@@ -33,7 +33,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder for what is written; out/TASK, or out/TASK-SEED.")] = None,
     json: Json = None,
 ) -> None:
-    """Train a task's model, fit GraphMask, explain fresh graphs and compare with the known answer."""
+    """Train a task's model, fit GraphMask, explain fresh graphs (without repair) and compare with the known answer."""
     if task in ("srl", "qa") and distributed.launched() > 1:
         raise GraphMaskError(f"Expected star or relay in several processes, got {task}. Start it by itself.")
     if task == "srl":

@@ -56,7 +56,8 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
 
     The explanation has PyG's ``edge_mask`` [E], the highest score of an edge over the sites where it is kept and 0
     where it is kept at none, and beside it ``sites``, ``site_mask`` (scores) and ``site_kept`` [E, L], ``divergence``,
-    ``flips``, ``faithful`` and ``masked`` (the output without what was dropped).
+    ``flips``, ``faithful`` and ``masked`` (the output without what was dropped); ``unrepaired`` where there is a reason
+    why it does not hold.
 
     The model is called as PyG calls it, ``model(x, edge_index, **kwargs)``; a ``forward`` of the method's own is
     used for fitting only. ``target`` is not needed: what is explained is the model's own output.
@@ -72,7 +73,7 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
         method: Method,
         *,
         fit_on: Iterable[Any] | None = None,
-        repair: bool = False,
+        repair: bool = True,
         allow_infeasible: bool = False,
     ) -> None:
         super().__init__()
@@ -153,7 +154,7 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
         result = SiteExplanation.from_dict(pyg.to_dict())
         result.edge_mask = _edge_mask(found.scores, found.kept)
         result.sites, result.masked = found.sites, found.masked
-        result.divergence, result.flips, result.faithful = found.divergence, found.flips, found.faithful
+        _certify(result, found)
         return result
 
     def _make_ready(self) -> None:
@@ -206,8 +207,14 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
         result = found.to_pyg()
         for kind in found.edge_types:
             result[kind].edge_mask = _edge_mask(found[kind].scores, found[kind].kept)
-        result.divergence, result.flips, result.faithful = found.divergence, found.flips, found.faithful
+        _certify(result, found)
         return result
+
+
+def _certify(result: PygExplanation | HeteroExplanation, found: Explanation) -> None:
+    result.divergence, result.flips, result.faithful = found.divergence, found.flips, found.faithful
+    if found.unrepaired is not None:
+        result.unrepaired = found.unrepaired
 
 
 def _edge_mask(scores: Tensor, kept: Tensor) -> Tensor:

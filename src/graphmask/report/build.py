@@ -57,7 +57,7 @@ def example(
         same_prediction=explanation.same_prediction,
         original=_values(explanation.original),
         masked=_values(explanation.masked),
-        notes=[*notes, *found.notes],
+        notes=[*notes, *found.notes, *([f"Could not be repaired: {why}."] if (why := explanation.unrepaired) else ())],
         paths=None,
         reverse=tuple(site.reverse for site in explanation.structure),
         tokens=found.tokens,

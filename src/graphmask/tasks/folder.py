@@ -79,7 +79,7 @@ def check_free(path: Path, **wanted: Any) -> None:
 
 
 def write(path: Path, run: runner.Run, *, progress: bool = True) -> store.Store:
-    """All explanations, model, gates and figures."""
+    """All explanations, as the gates are, without repair: those that the figures are of; model, gates and figures."""
     name = run.figures["task"]
     first = distributed.first()
     # First: it is refused if the folder has explanations by another explainer, and then nothing is touched.
@@ -87,6 +87,7 @@ def write(path: Path, run: runner.Run, *, progress: bool = True) -> store.Store:
         run.test,
         out=path / EXPLANATIONS,
         metadata=lambda batch: describe(name, batch),
+        repair=False,
         allow_infeasible=True,
         progress=progress and first,
     )

@@ -96,7 +96,7 @@ def run(board: Board, seed: int, questions: Sequence[Question]) -> Fit:
     history, fit_ms = timed(lambda: explainer.fit(board.fit, board.calibration, progress=False))
 
     def explain(batch: Data) -> list[Explanation]:
-        return list(explainer.explain_all([batch], allow_infeasible=True))
+        return list(explainer.explain_all([batch], repair=False, allow_infeasible=True))
 
     whole = questions[0].graph if board.of_nodes else together(questions)
     found = explain(whole)

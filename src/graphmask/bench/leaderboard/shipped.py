@@ -154,7 +154,8 @@ def judge(board: Board, questions: Sequence[Question], scores: Sequence[Tensor])
         kept[allowed.topk(int(question.gold.sum())).indices] = True
         graph, row = question.graph, question.node or 0
         if id(graph) not in looked:
-            looked[id(graph)] = get("random")(board.model).explain(graph)  # drops nothing but what is told below
+            # Of this only the sites and the output count: what is dropped is told below.
+            looked[id(graph)] = get("random")(board.model).explain(graph, repair=False)
         chosen = replace(looked[id(graph)], kept=kept & looked[id(graph)].carried)
         with torch.no_grad(), masked(board.model, chosen) as model:
             without = default_forward(model, graph)

@@ -231,6 +231,7 @@ def run(
         in_order(test),
         out=out / "explanations",
         metadata=lambda batch: describe(test, batch, answers),
+        repair=False,
         allow_infeasible=True,
         progress=progress,
     )

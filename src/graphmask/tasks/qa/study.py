@@ -127,12 +127,12 @@ def compared(run: Run, size: int, *, seed: int = 0) -> dict[str, list[Explanatio
     chosen = sample(test, size, seed)
     batches = [test.batch(chosen[low : low + AT_ONCE]) for low in range(0, len(chosen), AT_ONCE)]
     found: dict[str, list[Explanation]] = {
-        "graphmask": list(run.explainer.explain_all(batches, allow_infeasible=True)),
+        "graphmask": list(run.explainer.explain_all(batches, repair=False, allow_infeasible=True)),
     }
     for name in (*OTHERS, "random"):
         method = methods.get(name)(run.model, forward, tolerance=run.explainer.tolerance, seed=seed)
         method.fit(batches, progress=False)
-        found[name] = list(method.explain_all(batches, allow_infeasible=True))
+        found[name] = list(method.explain_all(batches, repair=False, allow_infeasible=True))
     for explanations in found.values():
         for number, explanation in zip(chosen, explanations, strict=True):
             explanation.info |= experiment.record(test, number, int(explanation.original.argmax()))
@@ -150,7 +150,7 @@ def several_fits(run: Run, fits: int, *, progress: bool = True) -> tuple[polars.
         lambda seed, path: experiment.fit(run.model, run.corpus, run.preset, seed=seed, path=path, progress=progress),
         lambda path: explaining.load(path, run.model, forward=forward),
     ):
-        explanations = list(explainer.explain_all(in_order(test), allow_infeasible=True))
+        explanations = list(explainer.explain_all(in_order(test), repair=False, allow_infeasible=True))
         figures.append({"seed": explainer.seed, **experiment.measured(explainer, test, explanations)})
         masks.append(explanations)
     return analysis.stability(masks), figures
@@ -174,7 +174,7 @@ def forms(run: Run, explanations: Sequence[Explanation], *, progress: bool = Tru
         seed = run.explainer.seed
         experiment.fit(twin, run.corpus, run.preset, seed=seed, form="edges", progress=progress).save(path)
     explainer = explaining.load(path, twin, forward=forward)
-    theirs = list(explainer.explain_all(in_order(test, form="edges"), allow_infeasible=True))
+    theirs = list(explainer.explain_all(in_order(test, form="edges"), repair=False, allow_infeasible=True))
     pairs = list(zip(explanations, theirs, strict=True))
     apart = max(float((one.original - other.original).abs().max()) for one, other in pairs)
     opened = torch.cat([(one.kept.long() + other.kept.long()).flatten() for one, other in pairs])

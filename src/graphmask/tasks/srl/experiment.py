@@ -235,6 +235,7 @@ def run(
         in_order(test),
         out=out / "explanations",
         metadata=lambda batch: describe(test, batch, roles),
+        repair=False,
         allow_infeasible=True,
         progress=progress,
     )

@@ -152,12 +152,12 @@ def attribution(run: Run, names: Sequence[str], *, sample: int, seed: int = 0) -
     chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(seed))[:sample].sort().values.tolist()
     batches = [test.batch([number]) for number in chosen]
     found: dict[str, list[Explanation]] = {
-        "graphmask": list(run.explainer.explain_all(batches, allow_infeasible=True)),
+        "graphmask": list(run.explainer.explain_all(batches, repair=False, allow_infeasible=True)),
     }
     for name in names:
         method = methods.get(name)(run.model, learning.forward, tolerance=run.explainer.tolerance, seed=seed)
         method.fit(batches, progress=False)
-        found[name] = list(method.explain_all(batches, allow_infeasible=True))
+        found[name] = list(method.explain_all(batches, repair=False, allow_infeasible=True))
     return analysis.attribution_by_layer(found)
 
 
@@ -177,7 +177,7 @@ def several_fits(run: Run, fits: int, *, progress: bool = True) -> tuple[polars.
         ),
         lambda path: explaining.load(path, run.model, forward=learning.forward),
     ):
-        explanations = list(explainer.explain_all(batches, allow_infeasible=True))
+        explanations = list(explainer.explain_all(batches, repair=False, allow_infeasible=True))
         figures.append({"seed": explainer.seed, **experiment.measured(explainer, test, roles, explanations)})
         masks.append(explanations)
     return analysis.stability(masks), figures
