@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from graphmask import GraphMask, GraphMaskError, distributed, storage, training
+from graphmask import GraphMask, GraphMaskError, distributed, hard_concrete, storage, training
 from reference import toy
 
 EPOCHS, BATCHES, SIZE = 4, 11, 6
@@ -56,11 +56,23 @@ def exact(recipe: str = "concave") -> GraphMask:
     return GraphMask(toy.Toy(), forward=in_double, divergence="kl", tolerance=0.05, seed=3, recipe=recipe)
 
 
+@contextlib.contextmanager
+def noiseless() -> Iterator[None]:
+    """Gates without their noise, which is drawn batch by batch: no two divisions of the data draw alike."""
+    noisy = hard_concrete.noisy
+    hard_concrete.noisy = lambda location, generator=None: torch.sigmoid(location / hard_concrete.NOISE)
+    try:
+        yield
+    finally:
+        hard_concrete.noisy = noisy
+
+
 def fitted(recipe: str, batches: Any, accumulate: int = 1) -> dict[str, Any]:
     """A fit in double precision, and what it says of the test graphs (this process's share of them)."""
     torch.set_default_dtype(torch.double)
     explainer = exact(recipe)
-    history = explainer.fit(batches, TEST, epochs=EPOCHS, progress=False, accumulate=accumulate)
+    with noiseless():
+        history = explainer.fit(batches, TEST, epochs=EPOCHS, progress=False, accumulate=accumulate)
     found = list(explainer.explain_all(TEST, allow_infeasible=True))
     torch.set_default_dtype(torch.float)
     assert explainer.probe is not None

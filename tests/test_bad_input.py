@@ -109,7 +109,7 @@ def test_tolerances_that_are_no_finite_number(model: toy.Toy, tolerance: Any) ->
 
 @pytest.mark.parametrize("recipe", ["papr", "", "Paper"])
 def test_recipes(model: toy.Toy, recipe: str) -> None:
-    with refused(model, rf"Expected a recipe among concave, paper.* or a Recipe, got '{recipe}'"):
+    with refused(model, rf"Expected a recipe among noisy, .*paper or a Recipe, got '{recipe}'"):
         GraphMask(model, recipe=recipe)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from graphmask import GraphMask, GraphMaskError, checkpoint, explainer, load, storage, training
-from graphmask.calibration import Verdict
+from graphmask.calibration import Candidate, Verdict
 from graphmask.training import Epoch, History
 from reference import toy
 
@@ -225,17 +225,14 @@ def fresh_training() -> training.Training:
 def test_everything_that_changes_is_in_the_file(tmp_path: Path) -> None:
     """A new attribute of `Training` must be saved too, or be listed here as one that never changes."""
     constant = {"probe", "model", "forward", "divergence", "tolerance", "recipe", "seed", "steps", "team", "accumulate"}
-    constant |= {"starts"}  # made anew by `_start`, from the same batches
     before, after = fresh_training(), fresh_training()
     for batch in toy.loader(3, 4):
         before.train_on(batch)
     verdict = Verdict(0.125, 0.25, (0.5, 0.75))
     before.history = History([Epoch(0, 0.5, 2.0, [0.5, 0.5], verdict, True)], steps=3, seconds=1.5)
-    before.best = ({name: value + 1 for name, value in before.probe.state_dict().items()}, [0.5, -0.5], verdict)
-    before.thresholds = [-1.0, 1.0]
-    before.bare = True
+    before.rungs = [{name: value + 1 for name, value in before.probe.state_dict().items()}]
     before.sums += 3
-    for number, name in enumerate(("epoch", "judged", "stale", "open_from", "tightness"), start=5):
+    for number, name in enumerate(("epoch", "judged", "caution"), start=5):
         setattr(before, name, number)
     checkpoint.save(before, tmp_path / "x", {})
     checkpoint.load(after, tmp_path / "x", {})
@@ -253,9 +250,9 @@ def test_everything_that_changes_is_in_the_file(tmp_path: Path) -> None:
             assert torch.equal(a.get_state(), b.get_state())
         elif name == "optimiser":
             torch.testing.assert_close(a.state_dict(), b.state_dict(), rtol=0, atol=0)
-        elif name == "best":
-            torch.testing.assert_close(a[0], b[0], rtol=0, atol=0)
-            assert a[1:] == b[1:]
+        elif name == "rungs":
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+            assert len(a) == 1
         else:
             assert a == b, name
             assert a != getattr(fresh_training(), name), f"{name} was not changed: the test shows nothing"
@@ -318,6 +315,8 @@ def test_foreign_and_truncated_checkpoints_are_refused(stopped: Path, tmp_path: 
 
 def test_histories_come_back_from_json() -> None:
     epoch = Epoch(0, 0.25, 1.5, [0.5, 1.0], Verdict(0.125, 0.0, (0.5, 0.25)), True)
-    for history in (History(), History([epoch, epoch], True, Verdict(0.1, 0.2, (0.3,)), 20, 1.5)):
+    verdict = Verdict(0.1, 0.2, (0.3,), 0.01, 0.9)
+    rows = [Candidate((0.5,), verdict, 1), Candidate((-4.0,), verdict)]
+    for history in (History(), History([epoch, epoch], True, verdict, 20, 1.5, 0.03, ("conv",), rows)):
         written = json.loads(json.dumps(checkpoint.history_to_json(history)))
         assert checkpoint.history_from_json(written) == history

@@ -42,7 +42,7 @@ def training(model: Net, data: Data) -> Training:
     explainer.fit([data], progress=False)
     freeze(model, training=True)
     model.runs = 0
-    recipe = Recipe(frozen_baselines=0.0)
+    recipe = Recipe()
     return Training(explainer.probe, model, explainer.forward, explainer.divergence, 0.03, recipe, 0, 100)
 
 

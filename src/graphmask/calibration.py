@@ -1,8 +1,8 @@
-"""From locations to hard choices: per site, the threshold that keeps the fewest edges within the tolerance."""
+"""From locations to hard choices: what hard gates do to the model on data, and which thresholds to take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,55 +17,83 @@ from graphmask.kernels import LIMIT
 from graphmask.probe import Probe
 from graphmask.trace import Trace
 
-#: Examples that validation looks at: enough for a rate of one in a thousand to show.
-EXAMPLES = 2000
-#: Distance between thresholds tried.
-STEP = 0.25
-#: Share of a site's kept edges not worth fighting for.
-SLACK = 0.02
+#: Examples that the final judgement looks at, of held-out and of training data each; and those on the way.
+EXAMPLES, SOME_EXAMPLES = 1500, 500
+#: Standard errors of the mean that are added to a measured divergence before it is held to the tolerance.
+ERRORS = 2.0
+#: Share of the tolerance that this upper bound may take up.
+MARGIN = 0.9
 #: Keeps every edge.
 KEEP_ALL = -LIMIT - 1
 #: Keeping this share, nothing is chosen.
 NEARLY_ALL = 0.99
+#: Distances from the trained thresholds that are tried, at all sites alike.
+OFFSETS = (-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+#: The same of snapshots that were taken on the way.
+FEW_OFFSETS = (-0.5, 0.0, 0.5)
+#: Divisions of a site's locations that are tried when one site alone is to keep less.
+LEVELS = 8
+#: Share of a site's edges that is worth another threshold.
+WORTH = 0.02
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What hard gates do to the model on validation data."""
+    """What hard gates do to the model on some data."""
 
-    divergence: float
-    flips: float
-    retained: tuple[float, ...]  #: per site
+    divergence: float  #: mean over rows
+    flips: float  #: share of rows whose prediction changes
+    retained: tuple[float, ...]  #: share of open gates, per site
+    error: float = 0.0  #: standard error of the mean divergence
+    within: float = 1.0  #: share of rows whose own divergence is within the tolerance
 
     @property
-    def sparsity(self) -> float:
+    def share(self) -> float:
         """The objective: share of open gates, mean over sites."""
         return sum(self.retained) / len(self.retained)
 
     @property
     def all_open(self) -> bool:
-        """It explains nothing."""
-        return self.sparsity >= NEARLY_ALL
+        """True if (nearly) everything is kept, which explains nothing."""
+        return self.share >= NEARLY_ALL
 
     @property
-    def undecided(self) -> bool:
-        """No site chooses among its edges: each keeps all or none of them, and some do keep all."""
-        return max(self.retained) >= NEARLY_ALL and not any(
-            1 - NEARLY_ALL < share < NEARLY_ALL for share in self.retained
-        )
+    def upper(self) -> float:
+        """An upper confidence bound of the divergence."""
+        return self.divergence + ERRORS * self.error
 
-    def within(self, tolerance: float, flips: float = 1.0) -> bool:
-        """Feasible: on average as close as asked, and no more predictions changed than ``flips`` times that."""
-        return self.divergence <= tolerance and self.flips <= flips * tolerance
+    def meets(self, tolerance: float) -> bool:
+        """True if the upper bound is within the tolerance, less a margin: other data are other data."""
+        return self.upper <= MARGIN * tolerance
+
+
+class Tally:
+    """Sums over rows and edges, from which a verdict is made; tallies of several data sets can be added."""
+
+    def __init__(self, sums: Tensor) -> None:
+        self.sums = sums  #: rows, divergence, its square, flips, within; kept per site; carried per site
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.sums + other.sums)
+
+    @property
+    def rows(self) -> float:
+        return float(self.sums[0])
+
+    def verdict(self) -> Verdict:
+        rows, divergence, squares, flips, within = self.sums[:5].tolist()
+        kept, carried = self.sums[5:].view(2, -1)
+        mean = divergence / rows
+        variance = max(squares / rows - mean**2, 0.0)
+        retained = torch.where(carried > 0, kept / carried.clamp_min(1), 0.0)
+        return Verdict(mean, flips / rows, tuple(retained.tolist()), (variance / rows) ** 0.5, within / rows)
 
 
 class Validation:
-    """Originals and locations of some batches, computed once; any thresholds can then be tried by masked passes.
+    """Original runs and locations of some batches, computed once; any thresholds can then be tried by masked runs.
 
     A team shares out the batches. What is said of them is said of all, so that every process decides alike.
     """
-
-    team: Team = ALONE
 
     def __init__(
         self,
@@ -74,11 +102,14 @@ class Validation:
         forward: Forward,
         divergence: Divergence,
         loader: Iterable[Any],
+        tolerance: float,
         team: Team = ALONE,
+        examples: int = EXAMPLES,
     ) -> None:
         self.probe, self.model, self.forward, self.divergence, self.team = probe, model, forward, divergence, team
+        self.tolerance = tolerance
         self.batches: list[tuple[Any, Trace]] = []
-        examples, bad = 0.0, 0.0
+        found, bad = 0.0, 0.0
         for mine in shares(loader, team):
             seen = torch.zeros(2, dtype=torch.double)
             for batch in mine:
@@ -88,181 +119,148 @@ class Validation:
                 graphs = getattr(batch, "num_graphs", 1)
                 seen[0] += graphs if graphs > 1 else original.output.shape[0]
                 seen[1] += not bool(torch.isfinite(original.output).all())
-            examples, bad = (torch.tensor([examples, bad], dtype=torch.double) + team.sum(seen)).tolist()
+            found, bad = (torch.tensor([found, bad], dtype=torch.double) + team.sum(seen)).tolist()
             if bad:
                 raise GraphMaskError("Expected finite model outputs on validation data, got NaN or infinity.")
-            if examples >= EXAMPLES:
+            if found >= examples:
                 break
-        self._known: dict[tuple[float, ...], Verdict] = {}
 
-    def _sum(self, *values: float) -> list[float]:
-        return self.team.sum(torch.tensor(values, dtype=torch.double)).tolist()
+    def count(self, thresholds: Sequence[float]) -> Tensor:
+        """[L] how many gates are open; the same numbers mean the same gates, since higher thresholds keep a part."""
+        limits = torch.tensor(list(thresholds))[:, None]
+        found = [(original.values > limits.to(original.values.device)).sum(1).cpu() for _, original in self.batches]
+        return self.team.sum(sum(found, start=torch.zeros(len(self.probe.sites), dtype=torch.long)))
 
-    def shares(self, site: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Thresholds, the share of the site's edges kept at each, and the mean location of the dropped."""
-        grid = torch.arange(-LIMIT + STEP / 2, LIMIT, STEP, dtype=torch.double)
-        found = [original.values[site][original.carried[site]] for _, original in self.batches]
-        locations = torch.cat(found).sort().values.double().cpu() if found else grid[:0]
-        below = torch.searchsorted(locations, grid, right=True)
-        sums = torch.cat([torch.zeros(1, dtype=torch.double), locations.cumsum(0)])
-        dropped, sums = self.team.sum(torch.stack([below.double(), sums[below]]))
-        (count,) = self._sum(locations.numel())
-        if not count:
-            return grid, torch.zeros_like(grid), torch.zeros_like(grid)
-        return grid, 1 - dropped / count, sums / count
-
-    def share(self, site: int, threshold: float) -> float:
-        """Share of the site's edges above the threshold."""
-        kept, carried = self._sum(
-            sum(int((original.values[site] > threshold).sum()) for _, original in self.batches),
-            sum(int(original.carried[site].sum()) for _, original in self.batches),
-        )
-        return kept / max(carried, 1)
-
-    def gap(self, site: int) -> float:
-        """The threshold that best divides the site's locations in two groups (Otsu's criterion)."""
-        grid, kept, dropped_sum = self.shares(site)
-        dropped = 1 - kept
-        total, carried = self._sum(
-            sum(float(o.values[site][o.carried[site]].double().sum()) for _, o in self.batches),
-            sum(int(o.carried[site].sum()) for _, o in self.batches),
-        )
-        total /= max(carried, 1)
-        between = (total * dropped - dropped_sum) ** 2 / (kept * dropped).clamp_min(1e-12)
-        best = between >= between.max() * (1 - 1e-6)  # a plateau: take its middle
-        return float(grid[best].mean())
-
-    def levels(self, site: int) -> list[float]:
-        """Thresholds worth trying, rising, one per plateau; the first keeps everything."""
-        grid, kept, _ = self.shares(site)
-        levels, share = [float(KEEP_ALL)], 1.0
-        plateau: list[float] = []
-        for threshold, now in zip(grid.tolist(), kept.tolist(), strict=True):
-            if share - now > 5e-4:
-                if plateau:
-                    levels.append(sum(plateau) / len(plateau))
-                plateau, share = [], now
-            if share < 1.0:
-                plateau.append(threshold)
-        return [*levels, sum(plateau) / len(plateau)] if plateau else levels
-
-    def verdict(self, thresholds: Sequence[float]) -> Verdict:
+    def measure(self, thresholds: Sequence[float]) -> Tally:
         """Hard-mask every edge whose location is at or below its site's threshold."""
-        key = tuple(thresholds)
+        sites = len(self.probe.sites)
+        sums = torch.zeros(5 + 2 * sites, dtype=torch.double)
+        limits = torch.tensor(list(thresholds))[:, None]
+        for batch, original in self.batches:
+            kept = original.values > limits.to(original.values.device)
+            masked = self.probe.masked(self.model, self.forward, batch, original.edge_map, kept)
+            divergence = self.divergence(original.output, masked).double()
+            flips = self.divergence.flips(original.output, masked)
+            of_rows = [divergence.sum(), (divergence**2).sum(), flips.sum(), (divergence <= self.tolerance).sum()]
+            sums[0] += masked.shape[0]
+            sums[1:5] += torch.stack([value.double().cpu() for value in of_rows])
+            sums[5:] += torch.cat([kept.sum(1), original.carried.sum(1)]).cpu()
+        return Tally(self.team.sum(sums))
+
+    def locations(self, site: int) -> Tensor:
+        """[n] of the site's edges, of this process's batches."""
+        found = [original.values[site][original.carried[site]] for _, original in self.batches]
+        return torch.cat(found).cpu() if found else torch.empty(0)
+
+
+class Judge:
+    """Judges thresholds on held-out and on training data together.
+
+    Few held-out graphs say little by themselves, and training graphs say too little where gates have learnt them by
+    heart: both count alike, unless held-out data do significantly worse. Then those alone count.
+    """
+
+    def __init__(self, held_out: Validation | None, trained: Validation) -> None:
+        self.held_out, self.trained, self.team = held_out, trained, trained.team
+        self._known: dict[tuple[int, ...], tuple[Tally | None, Tally]] = {}  # by the numbers of open gates
+
+    def _tallies(self, thresholds: Sequence[float]) -> tuple[Tally | None, Tally]:
+        parts = [part for part in (self.held_out, self.trained) if part is not None]
+        key = tuple(torch.cat([part.count(thresholds) for part in parts]).tolist())
         if key not in self._known:
-            self._known[key] = self._measure(torch.tensor(key)[:, None])
+            held_out = None if self.held_out is None else self.held_out.measure(thresholds)
+            self._known[key] = held_out, self.trained.measure(thresholds)
         return self._known[key]
 
-    def clear_flips(self, thresholds: Sequence[float], tolerance: float) -> float:
-        """Share of rows whose prediction changed and that diverge by more than the tolerance.
+    def verdict(self, thresholds: Sequence[float]) -> Verdict:
+        return together(*self._tallies(thresholds))
 
-        The others were undecided: by what counts as the same prediction, they are the same.
-        """
-        changed = rows = 0.0
-        for batch, original in self.batches:
-            kept = original.values > torch.tensor(list(thresholds))[:, None].to(original.values.device)
-            masked = self.probe.masked(self.model, self.forward, batch, original.edge_map, kept)
-            far = self.divergence(original.output, masked) > tolerance
-            changed += float((self.divergence.flips(original.output, masked) & far).sum())
-            rows += masked.shape[0]
-        changed, rows = self._sum(changed, rows)
-        return changed / rows
+    def gap(self, thresholds: Sequence[float]) -> float:
+        """How many times the divergence of training data that of held-out data is; 1 if not significantly more."""
+        held_out, trained = self._tallies(thresholds)
+        if held_out is None or not significantly_worse(held_out, trained):
+            return 1.0
+        return held_out.verdict().divergence / max(trained.verdict().divergence, 1e-12)
 
-    def _measure(self, thresholds: Tensor) -> Verdict:
-        divergence = flips = rows = 0.0
-        kept_count = torch.zeros(thresholds.shape[0], dtype=torch.double)
-        carried = torch.zeros(thresholds.shape[0], dtype=torch.double)
-        for batch, original in self.batches:
-            kept = original.values > thresholds.to(original.values.device)
-            masked = self.probe.masked(self.model, self.forward, batch, original.edge_map, kept)
-            divergence += float(self.divergence(original.output, masked).sum())
-            flips += float(self.divergence.flips(original.output, masked).sum())
-            rows += masked.shape[0]
-            kept_count += kept.sum(1).cpu()
-            carried += original.carried.sum(1).cpu()
-        divergence, flips, rows = self._sum(divergence, flips, rows)
-        kept_count, carried = self.team.sum(torch.stack([kept_count, carried]))
-        retained = (kept_count / carried.clamp_min(1)).tolist()
-        return Verdict(divergence / rows, flips / rows, tuple(retained))
+    def levels(self, site: int, threshold: float) -> list[tuple[float, float]]:
+        """Higher thresholds of a site worth trying, each with the share it keeps less; the sparsest first."""
+        parts = [part.locations(site) for part in (self.held_out, self.trained) if part is not None]
+        locations = torch.cat([torch.cat(parts) for parts in self.team.gather(parts)]).double().sort().values
+        if not len(locations):
+            return []
+        places = torch.linspace(0, len(locations) - 1, LEVELS + 1).long()
+        tried = sorted({LIMIT, *locations[places].tolist()}, reverse=True)
+
+        def share(at: float) -> float:
+            return 1 - float(torch.searchsorted(locations, at, right=True)) / len(locations)
+
+        found: list[tuple[float, float]] = []
+        for level in tried:
+            less = share(threshold) - share(level)
+            if level > threshold and less > WORTH and (not found or less < found[-1][1] - WORTH):
+                found.append((level, less))
+        return found
 
 
-def calibrate(validation: Validation, sites: int, tolerance: float, flips: float = 1.0) -> list[float]:
-    """Per-site thresholds: from a feasible start where all sites drop something, advance site by site.
+def significantly_worse(held_out: Tally, trained: Tally) -> bool:
+    """True if held-out data diverge more than training data, by more than two standard errors of the difference."""
+    if not held_out.rows or not trained.rows:
+        return bool(held_out.rows)
+    alone, other = held_out.verdict(), trained.verdict()
+    return alone.divergence - other.divergence > ERRORS * (alone.error**2 + other.error**2) ** 0.5
 
-    Together, because sites depend on each other: dropping at one alone may be infeasible where dropping at both
-    is not. Two starts are tried, every site's gap less as much as it takes, and one threshold for all (gates of all
-    sites were trained against one price); the sparser end wins. Among thresholds that keep the same edges, the middle
-    is taken, where unseen edges are least likely to fall on the wrong side.
+
+def together(held_out: Tally | None, trained: Tally) -> Verdict:
+    """The verdict on both, or on held-out data alone where these are significantly worse."""
+    if held_out is None:
+        return trained.verdict()
+    if significantly_worse(held_out, trained):
+        return held_out.verdict()
+    return (held_out + trained).verdict()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A state that a fit may end with: thresholds for the gates of a rung (a snapshot), and what they do."""
+
+    thresholds: tuple[float, ...]
+    verdict: Verdict
+    rung: int = -1  #: number of the snapshot; -1 is the last state
+
+
+def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
+    """The candidate that keeps least among those that meet the tolerance; None if none does.
+
+    Of candidates that keep the same, the one nearest to the trained thresholds, where unseen edges are least likely
+    to fall on the wrong side.
     """
-    levels = [validation.levels(site) for site in range(sites)]
-    gaps = [validation.gap(site) for site in range(sites)]
-
-    def verdict(position: Sequence[int]) -> Verdict:
-        return validation.verdict([levels[site][position[site]] for site in range(sites)])
-
-    def feasible(position: Sequence[int]) -> bool:
-        return verdict(position).within(tolerance, flips)
-
-    def advance(chosen: list[int]) -> list[int]:
-        for _ in range(2 if sites > 1 else 1):
-            for site in range(sites):
-                # From the sparsest down: between two feasible thresholds there may be infeasible ones.
-                for level in range(len(levels[site]) - 1, chosen[site], -1):
-                    if feasible([*chosen[:site], level, *chosen[site + 1 :]]):
-                        chosen = [*chosen[:site], level, *chosen[site + 1 :]]
-                        break
-        return chosen
-
-    from_gaps = [min(range(len(levels[s])), key=lambda i: abs(levels[s][i] - gaps[s])) for s in range(sites)]
-    while not feasible(from_gaps) and any(from_gaps):
-        from_gaps = [max(level - 1, 0) for level in from_gaps]
-    chosen = advance(from_gaps)
-    if sites > 1:
-        other = advance(_in_turns(_common(levels, feasible), levels, verdict, feasible))
-        if verdict(other).sparsity < (1 - SLACK) * verdict(chosen).sparsity:
-            chosen = other
-    return [_relax(validation, site, levels[site][chosen[site]]) for site in range(sites)]
+    fine = [candidate for candidate in candidates if candidate.verdict.meets(tolerance)]
+    if not fine:
+        return None
+    return min(fine, key=lambda found: (round(found.verdict.share, 6), sum(map(abs, found.thresholds))))
 
 
-def _common(levels: list[list[float]], feasible: Callable[[Sequence[int]], bool]) -> list[int]:
-    """The highest threshold for all sites that is feasible, by bisection, as positions in their levels."""
-    thresholds = sorted({level for found in levels for level in found})
-    low, high = 0, len(thresholds)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if feasible(_positions(levels, thresholds[middle])) else (low, middle)
-    return _positions(levels, thresholds[low])
+def shifted(judge: Judge, thresholds: Sequence[float], offsets: Sequence[float], rung: int = -1) -> list[Candidate]:
+    """One candidate per offset of all thresholds."""
+    moved = [tuple(threshold + offset for threshold in thresholds) for offset in offsets]
+    return [Candidate(at, judge.verdict(at), rung) for at in moved]
 
 
-def _positions(levels: list[list[float]], threshold: float) -> list[int]:
-    return [max(at for at, level in enumerate(found) if level <= threshold) for found in levels]
+def advance(judge: Judge, thresholds: Sequence[float], limit: float) -> Candidate:
+    """Raise the threshold of one site after another, the one that gains most first, while ``limit`` holds.
 
-
-def _in_turns(
-    chosen: list[int],
-    levels: list[list[float]],
-    verdict: Callable[[Sequence[int]], Verdict],
-    feasible: Callable[[Sequence[int]], bool],
-) -> list[int]:
-    """Raise the threshold of one site by one level, the one that gains most, as long as that is feasible."""
+    Sites that can be done without as a whole, but not by half, are found by this and by nothing else.
+    """
+    chosen = list(thresholds)
     while True:
-        steps = [
-            [*chosen[:site], level + 1, *chosen[site + 1 :]]
-            for site, level in enumerate(chosen)
-            if level + 1 < len(levels[site])
-        ]
-        steps = [step for step in steps if feasible(step)]
-        if not steps:
-            return chosen
-        chosen = min(steps, key=lambda step: verdict(step).sparsity)
-
-
-def _relax(validation: Validation, site: int, threshold: float) -> float:
-    """The middle of the thresholds, up to this one, at which hardly more edges are kept.
-
-    The last per cent of sparsity costs most of the tolerance: it is taken from edges that do matter.
-    """
-    grid, kept, _ = validation.shares(site)
-    now = validation.share(site, threshold)
-    stretch = grid[(grid <= threshold) & (kept <= now * (1 + SLACK))]
-    return float(stretch.mean()) if stretch.numel() else threshold
+        best: tuple[float, int, float] | None = None
+        for site in range(len(chosen)):
+            for level, gain in judge.levels(site, chosen[site]):
+                if best is not None and gain <= best[0]:
+                    break
+                if judge.verdict([*chosen[:site], level, *chosen[site + 1 :]]).upper <= limit:
+                    best = (gain, site, level)
+                    break
+        if best is None:
+            return Candidate(tuple(chosen), judge.verdict(chosen))
+        chosen[best[1]] = best[2]

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from graphmask import storage
-from graphmask.calibration import Verdict
+from graphmask.calibration import Candidate, Verdict
 from graphmask.errors import GraphMaskError
-from graphmask.training import Epoch, History, Training
+from graphmask.history import Epoch, History
+from graphmask.training import Training
 
 
 def history_to_json(history: History) -> dict[str, Any]:
@@ -21,11 +22,34 @@ def history_to_json(history: History) -> dict[str, Any]:
 
 def history_from_json(value: dict[str, Any]) -> History:
     def verdict(found: dict[str, Any]) -> Verdict:
-        return Verdict(found["divergence"], found["flips"], tuple(found["retained"]))
+        return Verdict(**{**found, "retained": tuple(found["retained"])})
+
+    def candidate(found: dict[str, Any]) -> Candidate:
+        return Candidate(tuple(found["thresholds"]), verdict(found["verdict"]), found["rung"])
 
     epochs = [Epoch(**{**epoch, "verdict": verdict(epoch["verdict"])}) for epoch in value["epochs"]]
     final = verdict(value["verdict"]) if value["verdict"] is not None else None
-    return History(epochs, value["feasible"], final, value["steps"], value["seconds"])
+    return History(
+        epochs,
+        value["feasible"],
+        final,
+        value["steps"],
+        value["seconds"],
+        value["tolerance"],
+        tuple(value["sites"]),
+        [candidate(found) for found in value["frontier"]],
+    )
+
+
+def rungs_to_tensors(rungs: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Snapshots of a probe, by names that begin with ``rung.`` and their number."""
+    return {f"rung.{number}.{key}": value for number, state in enumerate(rungs) for key, value in state.items()}
+
+
+def rungs_from_tensors(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    found = part(tensors, "rung.")
+    numbers = sorted({int(key.split(".", 1)[0]) for key in found})
+    return [part(found, f"{number}.") for number in numbers]
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -53,23 +77,14 @@ def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None
     tensors |= optimiser_to_tensors(training.optimiser)
     tensors["generator"] = training.generator.get_state()
     tensors["sums"] = training.sums
-    best = None
-    if training.best is not None:
-        state, thresholds, verdict = training.best
-        tensors |= {f"best.{key}": value for key, value in state.items()}
-        best = {"thresholds": thresholds, "verdict": asdict(verdict)}
+    tensors |= rungs_to_tensors(training.rungs)
     description = {
         "settings": settings,
         "step": training.step,
-        "open_from": training.open_from,
         "epoch": training.epoch,
         "judged": training.judged,
-        "stale": training.stale,
-        "tightness": training.tightness,
-        "bare": training.bare,
+        "caution": training.caution,
         "constraint": training.constraint.state(),
-        "thresholds": training.thresholds,
-        "best": best,
         "history": history_to_json(training.history),
     }
     storage.write(path, "checkpoint", tensors, description)
@@ -98,15 +113,10 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
     optimiser_from_tensors(training.optimiser, tensors)
     training.generator.set_state(tensors["generator"])
     training.sums.copy_(tensors["sums"])
-    training.step, training.open_from = description["step"], description["open_from"]
+    training.step = description["step"]
     training.epoch = description["epoch"]
     training.judged = description["judged"]
-    training.stale = description["stale"]
-    training.tightness, training.bare = description["tightness"], description["bare"]
+    training.caution = description["caution"]
+    training.rungs = rungs_from_tensors(tensors)
     training.constraint.load_state(description["constraint"])
-    training.thresholds = description["thresholds"]
     training.history = history_from_json(description["history"])
-    if description["best"] is not None:
-        found = description["best"]["verdict"]
-        verdict = Verdict(found["divergence"], found["flips"], tuple(found["retained"]))
-        training.best = (part(tensors, "best."), description["best"]["thresholds"], verdict)

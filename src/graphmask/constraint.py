@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-import cooper
-import torch
 from torch import Tensor
 
 
@@ -76,55 +74,38 @@ class MultiplicativeConstraint:
         self.log_multiplier, self.average = state["log_multiplier"], state["average"]
 
 
-class LagrangianConstraint:
-    r"""The paper's: :math:`\max_{\lambda \ge 0} \min L_0 + \lambda (D - \beta)`, RMSprop at 1e-2 on :math:`\lambda`."""
+class SoftplusConstraint:
+    r"""The authors': :math:`\max_\alpha \min L_0 + \mathrm{softplus}(\alpha)\, v` with the violation :math:`v`.
 
-    def __init__(self, tolerance: float, learning_rate: float = 1e-2) -> None:
-        self.tolerance = tolerance
-        self.dual = cooper.multipliers.DenseMultiplier(init=torch.ones(1))
-        self.constraint = cooper.Constraint(
-            constraint_type=cooper.ConstraintType.INEQUALITY,
-            multiplier=self.dual,
-            formulation_type=cooper.formulations.Lagrangian,
-        )
-        self.optimiser = torch.optim.RMSprop(self.dual.parameters(), lr=learning_rate, maximize=True)
+    Centred RMSprop at 1e-2 moves :math:`\alpha`, which starts at 0.55 and stays in [-2, 30].
+    """
+
+    low, high = -2.0, 30.0
+    rate, decay, epsilon = 1e-2, 0.99, 1e-8  # of RMSprop
+
+    def __init__(self) -> None:
+        self.tolerance = 0.0  # violations come as they are
+        self.alpha, self.square, self.mean = 0.55, 0.0, 0.0
 
     @property
     def multiplier(self) -> float:
-        return float(self.dual.weight.detach())
+        return math.log1p(math.exp(self.alpha))
 
     def loss(self, penalty: Tensor, divergence: Tensor) -> Tensor:
-        return penalty + self.multiplier * (divergence - self.tolerance)
+        return penalty + self.multiplier * divergence
 
     def weights(self) -> tuple[float, float]:
         return 1.0, self.multiplier
 
     def update(self, divergence: float) -> None:
-        state = cooper.CMPState(
-            loss=None,
-            observed_constraints={
-                self.constraint: cooper.ConstraintState(violation=torch.tensor([divergence - self.tolerance]))
-            },
-        )
-        self.optimiser.zero_grad()
-        state.compute_dual_lagrangian().backward()
-        self.optimiser.step()
-        self.dual.post_step_()
+        slope = divergence / (1 + math.exp(-self.alpha))
+        self.square = self.decay * self.square + (1 - self.decay) * slope**2
+        self.mean = self.decay * self.mean + (1 - self.decay) * slope
+        spread = math.sqrt(max(self.square - self.mean**2, 0.0)) + self.epsilon
+        self.alpha = min(max(self.alpha + self.rate * slope / spread, self.low), self.high)
 
     def state(self) -> dict[str, float]:
-        entry = self.optimiser.state.get(self.dual.weight, {})
-        square = entry.get("square_avg")
-        return {
-            "multiplier": self.multiplier,
-            "square": float(square) if square is not None else 0.0,
-            "steps": float(entry.get("step", 0.0)),
-        }
+        return {"alpha": self.alpha, "square": self.square, "mean": self.mean}
 
     def load_state(self, state: dict[str, float]) -> None:
-        with torch.no_grad():
-            self.dual.weight.fill_(state["multiplier"])
-        if state["steps"]:
-            self.optimiser.state[self.dual.weight] = {
-                "step": torch.tensor(state["steps"]),
-                "square_avg": torch.tensor([state["square"]]),
-            }
+        self.alpha, self.square, self.mean = state["alpha"], state["square"], state["mean"]

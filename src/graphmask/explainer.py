@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +13,25 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from graphmask import batches, checkpoint, distributed, gradients, hard_concrete, storage
+from graphmask import batches, checkpoint, distributed, gradients, hard_concrete, history, storage
 from graphmask.batches import Forward
+from graphmask.calibration import MARGIN, choose
 from graphmask.case import Case, Choice
 from graphmask.distributed import ALONE, Team, WorkerLost
 from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
 from graphmask.gates import SiteSpec
 from graphmask.guest import freeze, guest
+from graphmask.history import History
 from graphmask.layout import Types
 from graphmask.messages import Messages
 from graphmask.method import Method, check_tolerance
 from graphmask.probe import Probe
 from graphmask.progress import Progress
+from graphmask.recipe import RECIPES, Recipe
 from graphmask.sites import Site
 from graphmask.store import identity
-from graphmask.training import RECIPES, History, Recipe, Training, run
+from graphmask.training import Training, run, take
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -51,7 +55,7 @@ class GraphMask(Method):
             ``(original, masked) -> [rows]``; ``"auto"`` picks by the output.
         tolerance: the divergence that still counts as the same prediction.
         seed: makes everything reproducible.
-        recipe: ``"concave"`` (default), ``"paper"``, or a :class:`graphmask.training.Recipe`.
+        recipe: ``"noisy"`` (default), ``"paper"``, or a :class:`graphmask.recipe.Recipe`.
         hidden: width of the gate networks.
         precision: ``"bf16"`` runs the model under autocast, in `fit` and for every explanation; gates and divergence
             stay in full precision. By default as ``accelerate`` was told, else the model's own.
@@ -68,7 +72,7 @@ class GraphMask(Method):
         tolerance: float = 0.03,
         seed: int = 0,
         *,
-        recipe: str | Recipe = "concave",
+        recipe: str | Recipe = "noisy",
         hidden: int = 32,
         precision: str | None = None,
         recompute: bool = False,
@@ -81,6 +85,7 @@ class GraphMask(Method):
         self.recompute = recompute
         self.probe: Probe | None = None
         self.history: History | None = None
+        self.rungs: list[dict[str, Tensor]] = []  # snapshots of the probe, for other tolerances
 
     # Fitting -----------------------------------------------------------------------------------------------
 
@@ -99,8 +104,9 @@ class GraphMask(Method):
 
         Args:
             loader: any iterable of batches that can be iterated again and again.
-            validation: batches on which hard thresholds are calibrated; some of ``loader`` if left out.
-            epochs: passes over ``loader``; by default as many as make 1,000 steps per site (3,000 at most).
+            validation: batches on which gates are judged, beside those of ``loader``. Gates can learn the graphs they
+                are fitted on by heart; without other graphs nobody would see that.
+            epochs: passes over ``loader``; by default as many as make 1,000 steps.
             checkpoint: a file written after every epoch; if it exists, fitting resumes from it with the same result.
             progress: show a progress bar.
             accumulate: batches per step, one after the other: the step is that of one batch with all their graphs.
@@ -136,14 +142,15 @@ class GraphMask(Method):
                 batches.scan(validation, "the validation loader")
             if epochs is not None and epochs < 1:
                 raise GraphMaskError(f"Expected at least one epoch, got {epochs}.")
-            held_out = _Repeatable(loader if validation is None else validation, self.seed)
+            again = _Repeatable(loader, self.seed)
+            held_out = None if validation is None else _Repeatable(validation, self.seed)
             freeze(self.model, training=False)
             training = self._start(loader, epochs, count, team, accumulate)
             if checkpoint is not None:
                 _resume(training, self, checkpoint)
 
             def mode(train: bool) -> None:
-                freeze(self.model, training=train)
+                freeze(self.model, training=train and self.recipe.dropout)
 
             with Progress(training, enabled=progress and team.first) as bar:
 
@@ -155,10 +162,43 @@ class GraphMask(Method):
                         team.wait()
 
                 with gradients.needed():
-                    history = run(training, loader, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
-        self.probe, self.history, self.sites = training.probe.eval(), history, training.probe.sites
-        self.types = training.probe.types
-        return history
+                    found = run(training, loader, again, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
+        self.probe, self.history, self.sites = training.probe.eval(), found, training.probe.sites
+        self.types, self.rungs = training.probe.types, training.rungs
+        if found.advice():
+            warnings.warn(f"GraphMask: {found.advice()}", UserWarning, stacklevel=3)
+        return found
+
+    @property
+    def frontier(self) -> list[history.Point]:
+        """What is kept at which tolerance, as measured at the end of `fit`: the more is tolerated, the less is kept.
+
+        Every row is a state that `at` can give: of the last gates with other thresholds, or of gates as they were on
+        the way, when less was aimed at.
+        """
+        return history.points(self._fitted().frontier, MARGIN)
+
+    def at(self, tolerance: float) -> GraphMask:
+        """An explainer for another tolerance, at once and without data: the sparsest measured state that meets it."""
+        chosen = choose(self._fitted().frontier, check_tolerance(tolerance))
+        if chosen is None or chosen.verdict.all_open:
+            least = min((point.tolerance for point in self.frontier if max(point.kept) < 1), default=float("inf"))
+            raise GraphMaskError(
+                f"Expected a tolerance that some state of this fit meets while it drops something, got "
+                f"{tolerance:.3g}; the smallest is {least:.3g}. See `frontier`, or fit with this tolerance."
+            )
+        found = copy.copy(self)
+        found.probe, found.history, found.tolerance = copy.deepcopy(self.probe), copy.copy(self.history), tolerance
+        assert found.probe is not None
+        assert found.history is not None
+        found.history.tolerance = tolerance
+        take(found.probe, chosen, self.rungs, found.history)
+        return found
+
+    def _fitted(self) -> History:
+        if self.probe is None or self.history is None:
+            raise GraphMaskError("Expected a fitted GraphMask. Call fit(loader) first, or load(path, model).")
+        return self.history
 
     def calibrate(self, validation: Iterable[Any], *, tolerance: float | None = None) -> History:
         """Choose thresholds anew, on other data or for another tolerance; gates and baselines stay as they were fitted.
@@ -170,26 +210,27 @@ class GraphMask(Method):
             validation: batches that can be iterated again and again.
             tolerance: the divergence that still counts as the same prediction; by default, as when fitted.
         """
-        if self.probe is None or self.history is None:
-            raise GraphMaskError("Expected a fitted GraphMask. Call fit(loader) first, or load(path, model).")
+        before, probe = self._fitted(), self.probe
         tolerance = check_tolerance(self.tolerance if tolerance is None else tolerance)
         with guest(self.model), torch.no_grad():
             batches.scan(validation, "the validation loader")
             freeze(self.model, training=False)
-            probe = copy.deepcopy(self.probe)
-            for site in range(len(probe.sites)):
-                probe.gate(site).shift.zero_()
+            probe = copy.deepcopy(probe)
+            assert probe is not None
+            probe.load_state_dict(self.rungs[-1])
             forward = batches.in_precision(self.forward, self.precision)
             training = Training(probe, self.model, forward, self.divergence, tolerance, self.recipe, self.seed, 1)
-            training.history = copy.copy(self.history)
-            training.finish(_Repeatable(validation, self.seed))
-        if not training.history.feasible:
+            training.rungs, training.step = self.rungs[:-1], training.steps
+            training.finish(_Repeatable(validation, self.seed), None)
+        found = replace(before, feasible=training.history.feasible, verdict=training.history.verdict)
+        found.tolerance, found.frontier = tolerance, training.history.frontier
+        if not found.feasible:
             raise GraphMaskError(
-                f"Expected thresholds within tolerance {tolerance:.3g} on the validation data, found none. "
-                "Raise the tolerance, or fit again."
+                f"Expected thresholds within tolerance {tolerance:.3g} on the validation data that drop something, "
+                "found none. Raise the tolerance, or fit again."
             )
-        self.probe, self.history, self.tolerance = probe, training.history, tolerance
-        return self.history
+        self.probe, self.history, self.tolerance = probe, found, tolerance
+        return found
 
     def _start(
         self, loader: Iterable[Any], epochs: int | None, count: int, team: Team = ALONE, accumulate: int = 1
@@ -224,6 +265,8 @@ class GraphMask(Method):
             )
         self.divergence.resolve(output)
         self.divergence(output, output)  # a divergence that does not fit the output must say so now
+        for site in range(len(probe.sites)):
+            probe.gate(site).start_at(self.recipe.initial_location)
         if self.recipe.start == "auto":
             probe.start_baselines(self.model, forward, some, self.divergence, self.tolerance, team)
         elif self.recipe.start == "mean":
@@ -231,7 +274,7 @@ class GraphMask(Method):
         team.align(probe)
         per_epoch = -(-count // (team.size * accumulate))
         if epochs is None:
-            epochs = -(-self.recipe.total_steps(len(probe.sites)) // per_epoch)
+            epochs = -(-self.recipe.steps // per_epoch)
         return Training(
             probe,
             self.model,
@@ -277,10 +320,8 @@ class GraphMask(Method):
         return Choice(scores, hard_concrete.hard(locations), self.probe.stand_ins())
 
     def check_ready(self, allow_infeasible: bool) -> None:
-        if self.probe is None or self.history is None:
-            raise GraphMaskError("Expected a fitted GraphMask. Call fit(loader) first, or load(path, model).")
-        verdict = self.history.verdict
-        if not self.history.feasible and not allow_infeasible and verdict is not None:
+        verdict = self._fitted().verdict
+        if not allow_infeasible and verdict is not None and verdict.divergence > self.tolerance:
             raise GraphMaskError(
                 f"Fitting found no state within tolerance {self.tolerance:.3g}: hard gates diverge by "
                 f"{verdict.divergence:.3g} and change {verdict.flips:.1%} of the predictions: explanations would "
@@ -297,7 +338,8 @@ class GraphMask(Method):
             **_describe(self, self.probe),
             "history": checkpoint.history_to_json(self.history),
         }
-        storage.write(path, "explainer", self.probe.state_dict(), description)
+        tensors = {f"probe.{key}": value for key, value in self.probe.state_dict().items()}
+        storage.write(path, "explainer", tensors | checkpoint.rungs_to_tensors(self.rungs), description)
 
 
 def load(
@@ -344,14 +386,20 @@ def _load(
     )
     with torch.device("meta"):  # where sizes take no memory: a file may claim any
         claimed = Probe(sites, specs, explainer.hidden, explainer.seed).state_dict()
-    if {name: value.shape for name, value in claimed.items()} != {name: value.shape for name, value in tensors.items()}:
-        raise TypeError("tensors of other sizes than its description says")
+    shapes = {name: value.shape for name, value in claimed.items()}
+    state, rungs = checkpoint.part(tensors, "probe."), checkpoint.rungs_from_tensors(tensors)
+    for found in (state, *rungs):
+        if {name: value.shape for name, value in found.items()} != shapes:
+            raise TypeError("tensors of other sizes than its description says")
     probe = Probe(sites, specs, explainer.hidden, explainer.seed)
-    probe.load_state_dict(tensors)
+    probe.load_state_dict(state)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     explainer.probe, explainer.sites = probe.to(device).eval(), sites
     explainer.types = probe.types = Types.from_json(description.get("types"))
     explainer.history = checkpoint.history_from_json(description["history"])
+    explainer.rungs = [{name: value.to(device) for name, value in rung.items()} for rung in rungs]
+    if any(not -1 <= one.rung < max(len(rungs) - 1, 0) for one in explainer.history.frontier):
+        raise TypeError("states of its frontier that are not in it")
     return explainer
 
 

@@ -93,6 +93,10 @@ class Gate(nn.Module):
         """Standardise by those of one or more batches."""
         raise NotImplementedError
 
+    def start_at(self, location: float) -> None:
+        """Give all edges the same location: what they come to differ in is learnt, not drawn."""
+        raise NotImplementedError
+
     def next_rows(self, messages: Messages) -> slice:
         """Edges whose gates the next step of training moves."""
         return ALL
@@ -257,8 +261,12 @@ class EdgeGate(Gate):
         for key, parts in moments.items():
             found = Moments.union(parts)
             self.get_buffer(f"mean:{key}").copy_(found.mean)
-            # A feature that never varies says nothing: leave it out rather than blow up its rounding errors.
-            self.get_buffer(f"scale:{key}").copy_(torch.where(found.deviation > 1e-5, 1 / found.deviation, 0.0))
+            self.get_buffer(f"scale:{key}").copy_(_scale(found.deviation))
+
+    @torch.no_grad()
+    def start_at(self, location: float) -> None:
+        self.out.zero_()
+        self.out_bias.fill_(location)
 
     def _fold(self) -> _Folded:
         """Anew each time while gates are trained (fused optimisers leave no trace in versions); once afterwards."""
@@ -382,7 +390,12 @@ class BilinearGate(Gate):
         for parts in moments.values():
             found = Moments.union(parts)
             self.mean.copy_(found.mean)
-            self.scale.copy_(torch.where(found.deviation > 1e-5, 1 / found.deviation, 0.0))
+            self.scale.copy_(_scale(found.deviation))
+
+    @torch.no_grad()
+    def start_at(self, location: float) -> None:
+        self.relation.mul_(0.1)  # not zero: the gradient of either factor would be zero too
+        self.out_bias.fill_(location)
 
     def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
         call = messages.matrix
@@ -398,6 +411,16 @@ class BilinearGate(Gate):
             right = torch.einsum("bnh,rdh->brnd", left, self.relation)
             location = (states[:, None] @ right.transpose(-1, -2))[b, r, receiver, sender]
         return clamp(location + self.out_bias[r])
+
+
+def _scale(deviation: Tensor) -> Tensor:
+    """[d] what inputs are multiplied by: about one over their deviation, and no more for those that hardly vary.
+
+    Words that occur once would otherwise outweigh all others and tell single nodes apart. A feature that never varies
+    says nothing: it is left out rather than its rounding errors blown up.
+    """
+    common = (deviation**2).mean()
+    return torch.where(deviation > 1e-5, (2 / (deviation**2 + common).clamp_min(1e-30)).sqrt(), 0.0)
 
 
 def build(spec: SiteSpec, hidden: int, generator: torch.Generator) -> Gate:

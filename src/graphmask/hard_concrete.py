@@ -20,6 +20,20 @@ LOW, HIGH = -0.2, 1.2
 EVEN = TEMPERATURE * math.log(-LOW / HIGH)
 
 
+#: Spread of the noise in units of locations, which lie within -3 and 3: ten times the noise either way.
+NOISE = 0.3
+
+
+def noisy(location: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    r"""The binary Concrete distribution: :math:`z = \sigma(\gamma / s + \log u - \log(1 - u))` with :math:`s = 0.3`.
+
+    A gate with a location near zero is open or shut by chance, so that being half open does not pay.
+    """
+    u = torch.rand(location.shape, generator=generator, device=location.device, dtype=location.dtype)
+    u = u.clamp(1e-6, 1 - 1e-6)
+    return torch.sigmoid(location / NOISE + u.log() - (-u).log1p())
+
+
 def sample(location: Tensor, generator: torch.Generator | None = None, *, rounded: bool = True) -> Tensor:
     """One reparameterised sample per location; ``rounded`` gives {0, 1} forward, the soft gradient backward."""
     u = torch.rand(location.shape, generator=generator, device=location.device, dtype=location.dtype)

@@ -40,14 +40,14 @@ class _Half:
 def step(training: Training, mine: list[Any]) -> tuple[float, list[float]]:
     """One step of Adam on the union of all processes' batches; see `Training.train_on`."""
     probe, constraint = training.probe, training.constraint
-    training.thaw()
+    training.begin_step()
     halves = [_first_half(training, batch) for batch in mine]
     none = torch.zeros(2 + 2 * len(probe.sites), dtype=torch.double)
     sums = training.team.sum(sum((half.sums for half in halves), start=none))
     rows, value = float(sums[0]), float(sums[1] / sums[0])
     edges, gates = sums[2:].view(2, -1)
     training.check_finite(value)
-    if training.thresholds is not None:
+    if training.settling:
         price, weight = 0.0, 1.0
     else:
         constraint.tolerance = training.target()
@@ -57,9 +57,9 @@ def step(training: Training, mine: list[Any]) -> tuple[float, list[float]]:
     training.forget_gradients()
     for half in halves:
         terms = [(slope * z).sum() * (weight / rows) for z, slope in zip(half.values, half.slopes, strict=True)]
-        if training.thresholds is None:
+        if not training.settling:
             terms += [
-                gate.total(training.price(gate)) * (price / (float(edges[site]) * opened))
+                gate.total(training.price(gate)) * (price * training.weight(opened) / float(edges[site]))
                 for site, gate in enumerate(half.gates)
                 if gate and site >= training.open_from
             ]
@@ -79,10 +79,10 @@ def step(training: Training, mine: list[Any]) -> tuple[float, list[float]]:
 def _first_half(training: Training, batch: Any) -> _Half:
     probe = training.probe
     original, masked, gates = probe.train_step(
-        training.model, training.forward, batch, training.activate, train_gates=training.thresholds is None
+        training.model, training.forward, batch, training.activate, train_gates=not training.settling
     )
     values = [z for gate in gates for z in gate.pieces if z.requires_grad]
-    divergence = training.divergence(original, masked)
+    divergence = training.constrained(training.divergence(original, masked))
     total = divergence.sum()
     wanted = [*values, *(baseline for baseline in probe.learned if baseline.requires_grad)]
     found: list[Tensor | None] = [None] * len(wanted)

@@ -1,11 +1,11 @@
-"""The two multipliers, written out as sequences of numbers."""
+"""The default multiplier, written out as a sequence of numbers."""
 
 import math
 from collections.abc import Iterable, Iterator
 
 
 def multiplicative(divergences: Iterable[float], tolerance: float) -> Iterator[float]:
-    """e = clip((D - beta) / beta, -1, 3); log lambda += .005 e + .3 (change of the .9-moving average of e)."""
+    """e = clip((D - beta) / beta, -1, 3); log lambda += .02 e + .3 (change of the .9-moving average of e)."""
     log_multiplier = average = 0.0
     for divergence in divergences:
         e = (divergence - tolerance) / tolerance
@@ -14,13 +14,3 @@ def multiplicative(divergences: Iterable[float], tolerance: float) -> Iterator[f
         log_multiplier += 0.02 * e + 0.3 * (average - before)
         log_multiplier = min(max(log_multiplier, math.log(0.01)), math.log(100))
         yield math.exp(log_multiplier)
-
-
-def lagrangian(divergences: Iterable[float], tolerance: float, rate: float = 1e-2) -> Iterator[float]:
-    """Appendix C: gradient ascent by RMSprop (smoothing .99, eps 1e-8), projected to lambda >= 0, from lambda = 1."""
-    multiplier, square = 1.0, 0.0
-    for divergence in divergences:
-        violation = divergence - tolerance
-        square = 0.99 * square + 0.01 * violation**2
-        multiplier = max(multiplier + rate * violation / (math.sqrt(square) + 1e-8), 0.0)
-        yield multiplier

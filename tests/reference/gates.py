@@ -27,13 +27,13 @@ def relu(x: Vector) -> list[float]:
 
 
 def standardiser(rows: Sequence[Vector]) -> list[tuple[float, float]]:
-    """Per feature (mean, 1 / standard deviation); a constant feature is multiplied by 0."""
-    result = []
-    for column in zip(*rows, strict=True):
-        mean = sum(column) / len(column)
-        deviation = math.sqrt(sum((v - mean) ** 2 for v in column) / len(column))
-        result.append((mean, 1 / deviation if deviation > 1e-5 else 0.0))
-    return result
+    """Per feature (mean, sqrt(2 / (its variance + the mean variance of all))); a constant one is multiplied by 0."""
+    columns = list(zip(*rows, strict=True))
+    means = [sum(column) / len(column) for column in columns]
+    variances = [sum((v - m) ** 2 for v in c) / len(c) for c, m in zip(columns, means, strict=True)]
+    common = sum(variances) / max(len(variances), 1)
+    scales = [math.sqrt(2 / (variance + common)) if variance > 1e-10 else 0.0 for variance in variances]
+    return list(zip(means, scales, strict=True))
 
 
 def standardise(x: Vector, moments: Sequence[tuple[float, float]]) -> list[float]:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from rich.progress import track
 
+from graphmask.recipe import PAPER, Recipe
 from graphmask.tasks import runner
-from graphmask.training import PAPER, Recipe
 
 VARIANTS: dict[str, Recipe] = {
     "default": Recipe(),
-    "linear penalty (a = 1)": Recipe(concavity=1.0),
-    "baselines free from the start": Recipe(frozen_baselines=0.0),
-    "baselines never trained": Recipe(frozen_baselines=1.0, settle=0.0),
+    "the whole aim from the start": Recipe(first_aim=0.6),
     "no settling": Recipe(settle=0.0),
-    "mean-message baselines at the start": Recipe(start="mean"),
-    "no calibration": Recipe(calibrated=False),
-    "calibrated to the whole tolerance": Recipe(margin=1.0),
-    "learning rate 1e-3": Recipe(learning_rate=1e-3),
-    "Hard Concrete samples": Recipe(sampled=True),
+    "baselines start at the mean message": Recipe(start="mean"),
+    "baselines start at zero": Recipe(start="zero"),
+    "half the steps": Recipe(steps=500),
+    "twice the steps": Recipe(steps=2000),
     "paper": PAPER,
-    "paper, learning rate 3e-3": replace(PAPER, learning_rate=3e-3, baseline_rate=3e-3),
 }
 
 

@@ -186,7 +186,7 @@ class Subject:
             nn.functional.cross_entropy(learner(data.x, data.edge_index), data.y).backward()
             optimiser.step()
 
-        recipe = Recipe(frozen_baselines=0.0)
+        recipe = Recipe()
         training = Training(
             explainer.probe, self.model, explainer.forward, explainer.divergence, 0.03, recipe, 0, 10**6
         )

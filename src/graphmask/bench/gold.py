@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.progress import track
 
+from graphmask.recipe import Recipe
 from graphmask.tasks import runner
-from graphmask.training import Recipe
 
 
-def measure(names: Sequence[str], seeds: Sequence[int], recipe: str | Recipe = "concave") -> dict[str, Any]:
+def measure(names: Sequence[str], seeds: Sequence[int], recipe: str | Recipe = "noisy") -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     with runner.one_thread():
         for name, seed in track([(n, s) for n in names for s in seeds], description="runs", transient=True):

@@ -21,7 +21,7 @@ from graphmask.distributed import Team
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.guest import freeze, guest
-from graphmask.training import Recipe
+from graphmask.recipe import Recipe
 
 CHANNELS, CLASSES = 64, 4
 

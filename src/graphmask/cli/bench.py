@@ -82,7 +82,7 @@ def gold(
     seeds: Annotated[int, typer.Option(help="Seeds per task.")] = 20,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "star,relay",
-    recipe: Annotated[str, typer.Option(help="concave or paper.")] = "concave",
+    recipe: Annotated[str, typer.Option(help="noisy or paper.")] = "noisy",
 ) -> None:
     """Agreement with gold, seed by seed, and whether the gold is right for each model."""
     from graphmask.bench.gold import measure, rows, summary

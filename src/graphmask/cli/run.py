@@ -18,7 +18,7 @@ from graphmask.tasks import folder, runner
 def run(
     task: Annotated[str, typer.Argument(help=f"One of {', '.join(tasks.TASKS)}, srl, qa.")],
     seed: Seed = 0,
-    recipe: Annotated[str, typer.Option(help="How gates are trained: concave or paper.")] = "concave",
+    recipe: Annotated[str, typer.Option(help="How gates are trained: noisy or paper.")] = "noisy",
     tolerance: Annotated[
         float | None, typer.Option(help="Divergence that is still the same prediction; 0.03, for srl and qa by preset.")
     ] = None,

@@ -16,8 +16,8 @@ from torch_geometric.data import Batch
 from graphmask import distributed, tasks
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
+from graphmask.recipe import Recipe
 from graphmask.tasks import gold
-from graphmask.training import Recipe
 
 #: Graphs to fit on, to calibrate on, and to be judged by. 500 batches of 64: a recipe's 1,000 steps are whole epochs.
 FIT, VALIDATION, TEST = 32_000, 2_000, 2_000
@@ -65,7 +65,7 @@ def run(
     name: str,
     seed: int = 0,
     *,
-    recipe: str | Recipe = "concave",
+    recipe: str | Recipe = "noisy",
     tolerance: float = 0.03,
     trained: tuple[nn.Module, dict[str, float]] | None = None,
     checkpoint: Path | None = None,

@@ -16,6 +16,7 @@ from graphmask import storage, store
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
+from graphmask.recipe import Recipe
 from graphmask.tasks import data
 from graphmask.tasks.folder import figures_of
 from graphmask.tasks.qa import learning, redocred, rules, wikihop
@@ -25,7 +26,6 @@ from graphmask.tasks.qa.mentions import RELATIONS
 from graphmask.tasks.qa.model import EntityGCN, Sizes, forward, make
 from graphmask.tasks.qa.questions import SUBJECT, Caps, Read
 from graphmask.tasks.vectors import Vectors
-from graphmask.training import Recipe
 
 REDOCRED = "qa-redocred"
 SPLITS = ("train", "dev", "test")
@@ -42,7 +42,7 @@ class Preset:
         default_factory=lambda: Schedule(epochs=14, learning_rate=1.5e-3, average=0.999, message_dropout=0.3)
     )
     #: One question in seven is all but undecided between two candidates: its answer changes for next to nothing.
-    recipe: Recipe = field(default_factory=lambda: Recipe(margin=1.0, flips=4.0))
+    recipe: Recipe = field(default_factory=Recipe)
     tolerance: float = 0.02
     aim: float = 0.75  #: share of the tolerance that gates are trained to; thresholds use all of it
     gate_epochs: int = 12

@@ -17,6 +17,7 @@ from graphmask import storage, store
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
+from graphmask.recipe import Recipe
 from graphmask.tasks import data
 from graphmask.tasks.folder import figures_of
 from graphmask.tasks.srl import conll09, learning
@@ -24,7 +25,6 @@ from graphmask.tasks.srl.examples import NO_ROLE, NOUN, VERB, Examples, Vocabula
 from graphmask.tasks.srl.learning import Loader, Schedule
 from graphmask.tasks.srl.model import Labeller, Sizes, make
 from graphmask.tasks.vectors import Found, Vectors
-from graphmask.training import Recipe
 
 #: LSTM+GNN has one layer of GNN over a BiLSTM, GNN-only has two layers and no LSTM.
 MODELS = ("lstm", "gnn")
@@ -45,7 +45,7 @@ class Preset:
     gnn: Sizes
     schedule: Schedule = field(default_factory=Schedule)
     minimum: int = 2  #: words seen less often are unknown
-    recipe: Recipe = field(default_factory=lambda: Recipe(warm=0.2, settle=0.1))
+    recipe: Recipe = field(default_factory=Recipe)
     #: By model: what the paper's 0.03 lets pass costs more than a point of F1 here (docs/studies/srl.md).
     tolerance: dict[str, float] = field(default_factory=lambda: {"lstm": 0.0185, "gnn": 0.012})
     gate_epochs: int = 3
