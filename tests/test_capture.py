@@ -17,7 +17,7 @@ from graphmask.messages import Messages
 from graphmask.sites import Site, StandIn
 from graphmask.training import Recipe
 
-QUICK = Recipe(steps=4, calibrated=False)
+QUICK = Recipe(steps=4)
 
 
 def messages_of(model: nn.Module, *args: Tensor, edge_index: Tensor | None = None) -> tuple[list[Site], list[Messages]]:

@@ -75,7 +75,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in SIZES.items():
         monkeypatch.setattr(compare, name, size)
     monkeypatch.setattr(runner, "train_model", lambda name, seed: (tasks.get(name).make(seed=seed), {}))
-    monkeypatch.setitem(training.RECIPES, "concave", training.Recipe(steps=20))
+    monkeypatch.setitem(training.RECIPES, "noisy", training.Recipe(steps=20))
     chosen = "graphmask,occlusion,random,integrated_gradients"
     arguments = ["compare", "relay", "--methods", chosen, "--seeds", "2", "--out", str(tmp_path)]
     result = invoke(cli.app, [*arguments, "--json", str(tmp_path / "f.json")])

@@ -77,7 +77,7 @@ def fitted() -> tuple[nn.Module, Data, GraphMask]:
     torch.manual_seed(0)
     model = pyg.GCN(4, 8, 2, 3)
     data = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
-    explainer = GraphMask(model, recipe=Recipe(steps=4, calibrated=False))
+    explainer = GraphMask(model, recipe=Recipe(steps=4))
     explainer.fit([data], progress=False)
     return model, data, explainer
 

@@ -146,6 +146,59 @@ def test_snapshots_are_taken_while_the_aim_rises() -> None:
     assert fit.rungs[0]["scales"] is not fit.probe.scales
 
 
+class Trials(Judge):
+    """Locations by hand; the divergence is what the kept gates of each site are worth, less once they are gone."""
+
+    def __init__(self, fit: Training, cost: dict[tuple[bool, bool], tuple[float, float]]) -> None:
+        self.fit, self.cost, self.settled = fit, cost, 0
+
+    def levels(self, site: int, threshold: float) -> list[tuple[float, float]]:
+        return [(3.0, (0.5, 0.25)[site])] if threshold < 3 else []
+
+    def verdict(self, thresholds: object) -> Verdict:
+        at = tuple(threshold < 3 for threshold in thresholds)  # type: ignore[attr-defined]
+        before, after = self.cost[at]
+        adapted = list(thresholds) == self.fit.hard  # type: ignore[call-overload]
+        return Verdict(TOLERANCE * (after if adapted else before), 0.0, (0.5, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("cost", "kept"),
+    [
+        # (site 0 is kept, site 1 is kept): (divergence before baselines adapt, and after), in tolerances
+        ({(1, 1): (0.1, 0.1), (0, 1): (3.0, 0.5), (1, 0): (0.2, 0.2), (0, 0): (9.0, 0.5)}, (False, True)),
+        ({(1, 1): (0.1, 0.1), (0, 1): (3.0, 0.5), (1, 0): (0.2, 0.2), (0, 0): (3.0, 0.5)}, (False, False)),
+        ({(1, 1): (0.1, 0.1), (0, 1): (3.0, 2.0), (1, 0): (3.0, 0.2), (0, 0): (9.0, 9.0)}, (True, False)),
+        ({(1, 1): (0.1, 0.1), (0, 1): (9.0, 0.1), (1, 0): (9.0, 0.1), (0, 0): (9.0, 0.1)}, (True, True)),
+        ({(1, 1): (2.0, 2.0), (0, 1): (0.1, 0.1), (1, 0): (0.1, 0.1), (0, 0): (0.1, 0.1)}, (True, True)),
+    ],
+)
+def test_trials_keep_what_cannot_be_done_without(
+    cost: dict[tuple[bool, bool], tuple[float, float]], kept: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = fresh()
+    fit.step = fit.steps
+    judge = Trials(fit, cost)
+    monkeypatch.setattr(fit, "judge", lambda *_: judge)
+    monkeypatch.setattr(fit, "settle_again", lambda _: None)
+    training.prune(fit, [], None)
+    assert tuple(threshold < 3 for threshold in fit.hard) == kept
+
+
+def test_baselines_adapt_to_a_trial_and_gates_do_not() -> None:
+    fit = fresh(steps=1000)
+    fit.step = fit.steps
+    graph = Data(x=torch.randn(6, 4), edge_index=torch.randint(6, (2, 12)))
+    before = training._copy(fit.probe)
+    fit.hard = [0.0, 3.0]  # nothing is kept at the second site
+    fit.settle_again(iter([[graph]] * training.TRIAL_STEPS))
+    assert fit.step == fit.steps
+    assert fit.history.steps == training.TRIAL_STEPS
+    for name, value in fit.probe.state_dict().items():
+        moved = float((value - before[name]).abs().max()) > 1e-4
+        assert moved == (name == "baselines.1"), name
+
+
 def test_a_candidate_becomes_the_state_of_the_probe() -> None:
     fit = fresh()
     fit.rungs = [training._copy(fit.probe), training._copy(fit.probe)]

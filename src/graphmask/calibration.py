@@ -183,7 +183,7 @@ class Judge:
         return held_out.verdict().divergence / max(trained.verdict().divergence, 1e-12)
 
     def levels(self, site: int, threshold: float) -> list[tuple[float, float]]:
-        """Higher thresholds of a site worth trying, each with the share it keeps less; the sparsest first."""
+        """Higher thresholds of a site worth trying, each with the share it keeps less, the sparsest first."""
         parts = [part.locations(site) for part in (self.held_out, self.trained) if part is not None]
         locations = torch.cat([torch.cat(parts) for parts in self.team.gather(parts)]).double().sort().values
         if not len(locations):
@@ -244,23 +244,3 @@ def shifted(judge: Judge, thresholds: Sequence[float], offsets: Sequence[float],
     """One candidate per offset of all thresholds."""
     moved = [tuple(threshold + offset for threshold in thresholds) for offset in offsets]
     return [Candidate(at, judge.verdict(at), rung) for at in moved]
-
-
-def advance(judge: Judge, thresholds: Sequence[float], limit: float) -> Candidate:
-    """Raise the threshold of one site after another, the one that gains most first, while ``limit`` holds.
-
-    Sites that can be done without as a whole, but not by half, are found by this and by nothing else.
-    """
-    chosen = list(thresholds)
-    while True:
-        best: tuple[float, int, float] | None = None
-        for site in range(len(chosen)):
-            for level, gain in judge.levels(site, chosen[site]):
-                if best is not None and gain <= best[0]:
-                    break
-                if judge.verdict([*chosen[:site], level, *chosen[site + 1 :]]).upper <= limit:
-                    best = (gain, site, level)
-                    break
-        if best is None:
-            return Candidate(tuple(chosen), judge.verdict(chosen))
-        chosen[best[1]] = best[2]

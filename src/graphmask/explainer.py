@@ -265,8 +265,9 @@ class GraphMask(Method):
             )
         self.divergence.resolve(output)
         self.divergence(output, output)  # a divergence that does not fit the output must say so now
-        for site in range(len(probe.sites)):
-            probe.gate(site).start_at(self.recipe.initial_location)
+        if self.recipe.initial_location is not None:
+            for site in range(len(probe.sites)):
+                probe.gate(site).start_at(self.recipe.initial_location)
         if self.recipe.start == "auto":
             probe.start_baselines(self.model, forward, some, self.divergence, self.tolerance, team)
         elif self.recipe.start == "mean":

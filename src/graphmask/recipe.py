@@ -22,7 +22,7 @@ class Recipe:
     last_aim: float = 0.6  #: ... and from `risen` on; geometrically in between
     risen: float = 0.7  #: share of the noisy phase
     settle: float = 0.15  #: share of the steps in which gates are hard and baselines adapt to them
-    initial_location: float = 1.0  #: gates start open, all alike
+    initial_location: float | None = 1.0  #: gates start open, all alike; None: as they are drawn, different ones
     sampled: bool = False  #: Hard Concrete samples and the authors' loss instead of noisy gates priced by location
     penalty_scale: float = 5.0  #: of the authors' loss
     opened: float = 0.5  #: of the authors' recipe: sites are opened from the top down during this share of the steps

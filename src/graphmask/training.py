@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,14 +16,12 @@ from graphmask.calibration import (
     EXAMPLES,
     FEW_OFFSETS,
     KEEP_ALL,
-    MARGIN,
     OFFSETS,
     SOME_EXAMPLES,
     Candidate,
     Judge,
     Validation,
     Verdict,
-    advance,
     choose,
     shifted,
 )
@@ -51,6 +50,9 @@ WANTED = 0.8
 BOLD, TIMID = 0.4, 10.0
 #: Snapshots for other tolerances, as shares of the rise.
 RUNGS = (0.25, 0.5, 0.75)
+#: Trials of keeping less at one site, at most; steps in which baselines adapt to each; and the upper bound of the
+#: divergence before they have, in tolerances, up to which a trial is worth it.
+TRIALS, TRIAL_STEPS, PLAUSIBLE = 6, 60, 4.0
 
 
 class Training:
@@ -86,6 +88,7 @@ class Training:
         self.judged = 0  # step of the last verdict
         self.sums = torch.zeros(2 + len(probe.sites), dtype=torch.double)  # since then: steps, divergence, gates
         self.caution = 1.0  # by how much less is aimed at: held-out data and hard gates may ask for it
+        self.hard: list[float] = [0.0] * len(probe.sites)  # thresholds while settling
         self.rungs: list[dict[str, Tensor]] = []  # snapshots of the probe; in the end, the last state too
         self.history = History(tolerance=tolerance, sites=tuple(site.name for site in probe.sites))
 
@@ -111,7 +114,7 @@ class Training:
         if self.recipe.sampled:
             return 1.0
         if self.settling:
-            return (self.steps - self.step) / max(self.recipe.settle * self.steps, 1)
+            return (self.steps - self.step) / (self.recipe.settle * self.steps)
         return min((self.step + 1) / WARM, 1.0, max(2 * (1 - self.progress), 0.0))
 
     @property
@@ -130,7 +133,7 @@ class Training:
         if site < self.open_from:  # not opened yet: the layer runs as the original
             return torch.ones_like(location)
         if self.settling:
-            return (location > 0).to(location.dtype)
+            return (location > self.hard[site]).to(location.dtype)
         if self.recipe.sampled:
             return hard_concrete.sample(location / hard_concrete.NOISE, self.generator)
         return hard_concrete.noisy(location, self.generator)
@@ -212,12 +215,24 @@ class Training:
         """On this process's batches of the next step."""
         return joint.step(self, mine) if self.joint else self.train_on(*mine)
 
+    def settle_again(self, batches: Iterator[list[Any]]) -> None:
+        """Let baselines adapt to other thresholds, in fewer steps than at first."""
+        length = self.recipe.settle * self.steps
+        count = min(TRIAL_STEPS, math.ceil(length))
+        for number in range(count):
+            self.step = math.ceil(self.steps - length * (1 - number / count))
+            self.take_step(next(batches))
+        self.step = self.steps
+        self.history.steps += count
+
     # Verdicts ------------------------------------------------------------------------------------------------
 
     @property
     def thresholds(self) -> list[float]:
         """Those that gates are trained for."""
-        even = hard_concrete.EVEN * hard_concrete.NOISE if self.recipe.sampled else 0.0
+        if not self.recipe.sampled:
+            return self.hard
+        even = hard_concrete.EVEN * hard_concrete.NOISE
         return [KEEP_ALL if site < self.open_from else even for site in range(len(self.probe.sites))]
 
     def judge(self, loader: Iterable[Any], held_out: Iterable[Any] | None, examples: int) -> Judge:
@@ -289,12 +304,63 @@ class Training:
         found += shifted(last, [KEEP_ALL] * len(self.probe.sites), [0.0])
         for rung, snapshot in enumerate(self.rungs[:-1]):
             self.probe.load_state_dict(snapshot)
-            found += shifted(judge(), self.thresholds, FEW_OFFSETS, rung)
+            found += shifted(judge(), [0.0] * len(self.probe.sites), FEW_OFFSETS, rung)
         self.probe.load_state_dict(self.rungs[-1])
-        best = choose(found, self.tolerance)
-        if best is not None and best.rung < 0:
-            found.append(advance(last, best.thresholds, MARGIN * self.tolerance))
         return found
+
+
+def prune(training: Training, loader: Iterable[Any], held_out: Iterable[Any] | None) -> None:
+    """Trials: raise the threshold of one site, let baselines adapt, and stay with that if the tolerance is met.
+
+    A group of messages may be superfluous as a whole, once baselines know that it is gone, while every way there
+    leads through states that are worse. Whether gates have come by such a way hangs on the seed; with the trials it
+    does not. Those that would save most come first.
+    """
+    if not training.recipe.settle:
+        return
+
+    def judge() -> Judge:
+        return training.judge(loader, held_out, SOME_EXAMPLES)
+
+    before = judge()
+    if not before.verdict(training.hard).meets(training.tolerance):
+        return
+    failed: set[tuple[int, float]] = set()
+    batches = _endless(loader, training)
+    for _ in range(TRIALS):
+        trial = _next_trial(before, training.hard, training.tolerance, failed)
+        if trial is None:
+            break
+        site, level = trial
+        state, hard = _copy(training.probe), training.hard
+        training.hard = [*hard[:site], level, *hard[site + 1 :]]
+        training.settle_again(batches)
+        after = judge()
+        if after.verdict(training.hard).meets(training.tolerance):
+            before, failed = after, set()
+        else:
+            training.probe.load_state_dict(state)
+            training.hard = hard
+            failed.add(trial)
+
+
+def _next_trial(
+    judge: Judge, hard: list[float], tolerance: float, failed: set[tuple[int, float]]
+) -> tuple[int, float] | None:
+    """The site and the threshold that save most, of those that have not failed and are not out of reach."""
+    levels = [(less, site, level) for site, at in enumerate(hard) for level, less in judge.levels(site, at)]
+    for _, site, level in sorted(levels, reverse=True):
+        if (site, level) in failed:
+            continue
+        if judge.verdict([*hard[:site], level, *hard[site + 1 :]]).upper <= PLAUSIBLE * tolerance:
+            return site, level
+        failed.add((site, level))
+    return None
+
+
+def _endless(loader: Iterable[Any], training: Training) -> Iterator[list[Any]]:
+    while True:
+        yield from shares(loader, training.team, training.accumulate)
 
 
 def take(probe: Probe, chosen: Candidate, rungs: list[dict[str, Tensor]], history: History) -> None:
@@ -347,6 +413,8 @@ def run(
         training.history.steps = training.step
         on_epoch(training)
     mode(False)
+    with torch.random.fork_rng(devices=[]):
+        prune(training, again, held_out)
     training.probe.forget()
     training.finish(again, held_out)
     training.history.seconds += time.perf_counter() - started

@@ -16,8 +16,8 @@ import graphmask
 from graphmask import GraphMask, GraphMaskError, analysis
 from graphmask.analysis.tables import load_polars
 from graphmask.tasks import relay
-from graphmask.training import Recipe
 from laws.untouched import assert_same, snapshot, unsettle
+from reference.hasty import HASTY, halve
 from reference.small import Small, graph
 
 from .support import Fixed, explanation_of
@@ -84,8 +84,9 @@ def test_graphmask_itself_on_relay() -> None:
     """A barely trained model and a hasty fit: every analysis runs, and says what explanations say."""
     model = relay.make(seed=0).eval()
     data = relay.generate(96, seed=1, batch_size=32)
-    explainer = GraphMask(model, recipe=Recipe(steps=6, calibrated=False))
+    explainer = GraphMask(model, recipe=HASTY)
     explainer.fit(data, progress=False)
+    halve(explainer, data)
     options: dict[str, Any] = {"allow_infeasible": True}
     with pytest.raises(GraphMaskError, match="Expected a fitted GraphMask"):
         analysis.erosion(GraphMask(model), data)

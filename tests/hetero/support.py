@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -14,11 +14,11 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Batch, HeteroData
 
 from graphmask import GraphMask, batches
-from graphmask.training import Recipe
+from reference.hasty import HASTY, halve
 
 WRITES, WRITTEN, CITES = ("author", "writes", "paper"), ("paper", "rev_writes", "author"), ("paper", "cites", "paper")
 TYPES = (["author", "paper"], [WRITES, WRITTEN, CITES])
-QUICK = Recipe(steps=2, calibrated=False)
+QUICK = replace(HASTY, steps=2)
 
 
 def graph(seed: int, authors: int = 4, edges: tuple[int, int] = (8, 7)) -> HeteroData:
@@ -158,4 +158,5 @@ def fitted(name: str) -> tuple[nn.Module, GraphMask]:
     model = case.model()
     explainer = GraphMask(model, case.forward, recipe=QUICK)
     explainer.fit([batch(0, 1, 2)], progress=False)
+    halve(explainer, [batch(0, 1, 2)])
     return model, explainer

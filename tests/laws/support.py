@@ -14,13 +14,10 @@ from torch import Tensor, nn
 from graphmask import Explanation, GraphMask, batches, capture
 from graphmask.masking import by_user_edges
 from graphmask.messages import Messages
-from graphmask.training import Recipe
+from reference.hasty import HASTY, halve
 
 from .cases import BY_NAME, Case
 from .untouched import snapshot
-
-#: A few steps, and thresholds in the middle of each site's locations: about half of the gates are shut.
-QUICK = Recipe(steps=6, calibrated=False)
 
 
 def run(model: nn.Module, batch: Any) -> Tensor:
@@ -96,8 +93,9 @@ def fit(case: Case) -> Fitted:
     model = case.model()
     loader = case.loader()
     before = snapshot(model)
-    explainer = GraphMask(model, recipe=QUICK)
+    explainer = GraphMask(model, recipe=HASTY)
     explainer.fit(loader, progress=False)
+    halve(explainer, loader)
     return Fitted(case, model, explainer, before, snapshot(model))
 
 

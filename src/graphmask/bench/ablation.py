@@ -12,6 +12,7 @@ from graphmask.tasks import runner
 VARIANTS: dict[str, Recipe] = {
     "default": Recipe(),
     "the whole aim from the start": Recipe(first_aim=0.6),
+    "gates start as they are drawn": Recipe(initial_location=None),
     "no settling": Recipe(settle=0.0),
     "baselines start at the mean message": Recipe(start="mean"),
     "baselines start at zero": Recipe(start="zero"),
