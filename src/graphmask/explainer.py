@@ -106,7 +106,8 @@ class GraphMask(Method):
             loader: any iterable of batches that can be iterated again and again.
             validation: batches on which gates are judged, beside those of ``loader``. Gates can learn the graphs they
                 are fitted on by heart; without other graphs nobody would see that.
-            epochs: passes over ``loader``; by default as many as make 1,000 steps.
+            epochs: passes over ``loader``; by default as many as make 1,000 steps, or 2,000 with
+                two sites and more.
             checkpoint: a file written after every epoch; if it exists, fitting resumes from it with the same result.
             progress: show a progress bar.
             accumulate: batches per step, one after the other: the step is that of one batch with all their graphs.
@@ -275,7 +276,7 @@ class GraphMask(Method):
         team.align(probe)
         per_epoch = -(-count // (team.size * accumulate))
         if epochs is None:
-            epochs = -(-self.recipe.steps // per_epoch)
+            epochs = -(-self.recipe.total_steps(len(probe.sites)) // per_epoch)
         return Training(
             probe,
             self.model,

@@ -14,7 +14,7 @@ class Recipe:
     """
 
     name: str = "noisy"
-    steps: int = 1000  #: at least, in whole epochs
+    steps: int = 1000  #: per site, at least, in whole epochs; from the second site on no more
     learning_rate: float = 5e-3  #: falls to zero over the second half of the noisy phase
     baseline_rate: float = 1e-2  #: in units of the messages' spread
     start: str = "auto"  #: baselines start at "zero", at the "mean" message, or at what goes unnoticed more often
@@ -27,6 +27,9 @@ class Recipe:
     penalty_scale: float = 5.0  #: of the authors' loss
     opened: float = 0.5  #: of the authors' recipe: sites are opened from the top down during this share of the steps
     dropout: bool = False  #: the model's own dropout is on while gates are trained
+
+    def total_steps(self, sites: int) -> int:
+        return self.steps * min(max(sites, 1), 2)
 
 
 #: The authors' loss and constants on this library's gate networks: Hard Concrete samples, a hinge on the divergence of

@@ -42,6 +42,8 @@ LOGITS_EVERY = 4
 STEPS_PER_VERDICT = 50
 #: Steps in which the learning rate rises to its height.
 WARM = 20
+#: Share of the noisy phase, its end, in which the learning rate falls to zero.
+DECAY = 0.5
 #: Share of the noisy phase after which hard gates on held-out data are held to the tolerance.
 JUDGED_FROM = 0.6
 #: What their upper bound is to come to, as a share of the tolerance: somewhat less than what will be asked of it.
@@ -115,7 +117,7 @@ class Training:
             return 1.0
         if self.settling:
             return (self.steps - self.step) / (self.recipe.settle * self.steps)
-        return min((self.step + 1) / WARM, 1.0, max(2 * (1 - self.progress), 0.0))
+        return min((self.step + 1) / WARM, 1.0, max((1 - self.progress) / DECAY, 0.0))
 
     @property
     def open_from(self) -> int:
