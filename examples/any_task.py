@@ -35,7 +35,7 @@ def explain(model: nn.Module, loader: Any, data: Any, index: int | None = None, 
 
 # Tasks -----------------------------------------------------------------------------------------------------------
 
-COLOURS, WIDTH, STEPS = 4, 16, 300
+COLOURS, WIDTH, STEPS = 4, 16, 1000
 
 
 class Nodes(nn.Module):

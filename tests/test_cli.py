@@ -87,9 +87,9 @@ def test_a_folder_with_another_run_is_refused_before_any_work(tmp_path: Path, mo
         raise AssertionError("the model was trained")
 
     monkeypatch.setattr(runner, "train_model", never)
-    before = {"task": "star", "seed": 0, "recipe": "concave", "tolerance": 0.03, "precision": None}
+    before = {"task": "star", "seed": 0, "recipe": "noisy", "tolerance": 0.03, "precision": None}
     (tmp_path / "run.json").write_text(json.dumps(before))
-    for options, wrong in ((["--seed", "3"], "seed 0"), (["--recipe", "paper"], "recipe 'concave'")):
+    for options, wrong in ((["--seed", "3"], "seed 0"), (["--recipe", "paper"], "recipe 'noisy'")):
         result = invoke(cli.app, ["run", "star", "--out", str(tmp_path), *options])
         assert isinstance(result.exception, GraphMaskError)
         assert f"found one with {wrong}. Pass another folder" in str(result.exception)

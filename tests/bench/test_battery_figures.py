@@ -88,7 +88,7 @@ def test_kappa_of_packed_masks_by_hand() -> None:
 def test_what_an_open_site_needs_is_what_replacing_a_tenth_of_it_costs() -> None:
     model = white_boxes.Count().eval()
     loader = learning.loader(white_boxes.draw("count", 60, seed=1), 20)
-    explainer = graphmask.GraphMask(model, divergence="mse", recipe=Recipe(steps=1, start="zero", calibrated=False))
+    explainer = graphmask.GraphMask(model, divergence="mse", recipe=Recipe(steps=1, start="zero"))
     explainer.fit(loader, epochs=1, progress=False)
     assert explainer.probe is not None
     for baseline in explainer.probe.baselines:
@@ -246,7 +246,7 @@ def test_a_worker_measures(tmp_path: Path) -> None:
         worker.stop()
     found = run.known(tmp_path, "white_count", 3, 1)
     assert found is not None
-    assert found["steps"] == 40
+    assert found["steps"] >= 40  # and those of trials
     assert run.known(tmp_path, "white_count", 3) is None
 
 

@@ -19,6 +19,7 @@ from graphmask.messages import Messages
 from graphmask.sites import Site, StandIn, layers_of
 from laws.support import same
 from laws.untouched import assert_same, snapshot, unsettle
+from reference.hasty import halve
 
 from .support import BY_NAME, CASES, CITES, QUICK, TYPES, WRITES, WRITTEN, Case, batch, fitted, graph
 
@@ -128,6 +129,7 @@ def test_same_seed_same_explanation_also_after_saving(case: Case, tmp_path: Path
     model, explainer = fitted(case.name)
     again = GraphMask(model, case.forward, recipe=QUICK)
     again.fit([batch(0, 1, 2)], progress=False)
+    halve(again, [batch(0, 1, 2)])
     explainer.save(tmp_path / "fit")
     loaded = graphmask.load(tmp_path / "fit", model, forward=case.forward)
     assert loaded.types == explainer.types

@@ -16,6 +16,7 @@ from torch_geometric.data import Batch, Data
 
 import graphmask
 from graphmask import GraphMask, edges
+from reference.hasty import halve
 
 from .cases import EDGE_WIDTH, RELATIONS, WIDTH, Net, TapLayer, mlp, random_graph
 from .support import QUICK, discover, run, run_masked
@@ -43,7 +44,9 @@ def model_of(name: str) -> nn.Module:
 @cache
 def explainer_of(name: str) -> GraphMask:
     explainer = GraphMask(model_of(name), recipe=QUICK)
-    explainer.fit([Batch.from_data_list([random_graph(3 * b + i) for i in range(3)]) for b in range(2)], progress=False)
+    loader = [Batch.from_data_list([random_graph(3 * b + i) for i in range(3)]) for b in range(2)]
+    explainer.fit(loader, progress=False)
+    halve(explainer, loader)
     return explainer
 
 
