@@ -60,7 +60,7 @@ def exact(recipe: str = "concave") -> GraphMask:
 def noiseless() -> Iterator[None]:
     """Gates without their noise, which is drawn batch by batch: no two divisions of the data draw alike."""
     noisy = hard_concrete.noisy
-    hard_concrete.noisy = lambda location, generator=None: torch.sigmoid(location / hard_concrete.NOISE)
+    hard_concrete.noisy = lambda location, generator=None: torch.sigmoid(location / hard_concrete.WIDTH)
     try:
         yield
     finally:

@@ -137,6 +137,7 @@ def test_levels_of_a_site_are_those_worth_a_trial() -> None:
     judge = Judge(None, Imagined(locations, torch.zeros(2, 8)))
     assert judge.levels(0, 0.0) == [(3.0, 1.0), (2.0, 0.875), (1.0, 0.75), (0.5, 0.5)]
     assert judge.levels(0, 0.5) == [(3.0, 0.5), (2.0, 0.375), (1.0, 0.25)]
+    assert judge.levels(0, 1.5) == [(3.0, 0.25), (2.0, 0.125)]
     assert judge.levels(1, 0.0) == []  # nothing is kept there
 
 

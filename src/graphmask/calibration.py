@@ -31,10 +31,10 @@ NEARLY_ALL = 0.99
 OFFSETS = (-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 #: The same of snapshots that were taken on the way.
 FEW_OFFSETS = (-0.5, 0.0, 0.5)
-#: Divisions of a site's locations that are tried when one site alone is to keep less.
+#: Divisions of the locations that a site keeps, which are tried when that site alone is to keep less.
 LEVELS = 8
-#: Share of a site's edges that is worth another threshold.
-WORTH = 0.02
+#: Share of what a site keeps that is worth another threshold.
+WORTH = 0.05
 
 
 @dataclass(frozen=True)
@@ -185,21 +185,17 @@ class Judge:
     def levels(self, site: int, threshold: float) -> list[tuple[float, float]]:
         """Higher thresholds of a site worth trying, each with the share it keeps less, the sparsest first."""
         parts = [part.locations(site) for part in (self.held_out, self.trained) if part is not None]
-        locations = torch.cat([torch.cat(parts) for parts in self.team.gather(parts)]).double().sort().values
-        if not len(locations):
+        locations = torch.cat([torch.cat(parts) for parts in self.team.gather(parts)]).double()
+        kept = locations[locations > threshold].sort().values
+        if not len(kept):
             return []
-        places = torch.linspace(0, len(locations) - 1, LEVELS + 1).long()
-        tried = sorted({LIMIT, *locations[places].tolist()}, reverse=True)
-
-        def share(at: float) -> float:
-            return 1 - float(torch.searchsorted(locations, at, right=True)) / len(locations)
-
+        places = torch.linspace(0, len(kept) - 1, LEVELS + 1).long()
         found: list[tuple[float, float]] = []
-        for level in tried:
-            less = share(threshold) - share(level)
-            if level > threshold and less > WORTH and (not found or less < found[-1][1] - WORTH):
+        for level in sorted({LIMIT, *kept[places].tolist()}, reverse=True):
+            less = float(torch.searchsorted(kept, level, right=True)) / len(kept)
+            if less > WORTH and (not found or less < found[-1][1] - WORTH):
                 found.append((level, less))
-        return found
+        return [(level, less * len(kept) / len(locations)) for level, less in found]
 
 
 def significantly_worse(held_out: Tally, trained: Tally) -> bool:

@@ -43,9 +43,9 @@ STEPS_PER_VERDICT = 50
 #: Steps in which the learning rate rises to its height.
 WARM = 20
 #: Share of the noisy phase, its end, in which the learning rate falls to zero.
-DECAY = 0.5
+DECAY = 0.4
 #: Share of the noisy phase after which hard gates on held-out data are held to the tolerance.
-JUDGED_FROM = 0.6
+JUDGED_FROM = 0.4
 #: What their upper bound is to come to, as a share of the tolerance: somewhat less than what will be asked of it.
 WANTED = 0.8
 #: Bounds of the caution: the divergence of noisy gates may well be more than that of hard ones.
@@ -137,7 +137,7 @@ class Training:
         if self.settling:
             return (location > self.hard[site]).to(location.dtype)
         if self.recipe.sampled:
-            return hard_concrete.sample(location / hard_concrete.NOISE, self.generator)
+            return hard_concrete.sample(location / hard_concrete.WIDTH, self.generator)
         return hard_concrete.noisy(location, self.generator)
 
     def price(self, gate: Gated) -> Tensor:
@@ -147,7 +147,7 @@ class Training:
         rest follows from what shutting it costs, on a logarithmic scale: locations rank edges.
         """
         if self.recipe.sampled:
-            return hard_concrete.probability_open(gate.location / hard_concrete.NOISE)
+            return hard_concrete.probability_open(gate.location / hard_concrete.WIDTH)
         return (gate.location + LIMIT) / (2 * LIMIT)
 
     def weight(self, opened: int) -> float:
@@ -234,7 +234,7 @@ class Training:
         """Those that gates are trained for."""
         if not self.recipe.sampled:
             return self.hard
-        even = hard_concrete.EVEN * hard_concrete.NOISE
+        even = hard_concrete.EVEN * hard_concrete.WIDTH
         return [KEEP_ALL if site < self.open_from else even for site in range(len(self.probe.sites))]
 
     def judge(self, loader: Iterable[Any], held_out: Iterable[Any] | None, examples: int) -> Judge:
