@@ -21,6 +21,7 @@ from graphmask.store import columns, files, reading
 from laws.cases import BY_NAME, CLASSES, RELATIONS
 from laws.support import QUICK, fitted
 from laws.untouched import assert_same, snapshot, unsettle
+from reference.hasty import halve
 
 from .support import (
     assert_tables,
@@ -41,6 +42,7 @@ def test_the_model_is_untouched_whatever_the_writer_does(
 ) -> None:
     explainer = graphmask.GraphMask(BY_NAME["GCN"].model(), recipe=QUICK)
     explainer.fit(BY_NAME["GCN"].loader(), progress=False)
+    halve(explainer, BY_NAME["GCN"].loader())
     unsettle(explainer.model)
     graphs = [graph for batch in some_batches() for graph in batch.to_data_list()]
     before = snapshot(explainer.model)

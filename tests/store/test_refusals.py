@@ -23,6 +23,7 @@ from graphmask.store import files, identity, safety
 from laws.cases import BY_NAME
 from laws.support import QUICK, fitted
 from laws.untouched import assert_same, snapshot
+from reference.hasty import halve
 
 from .support import (
     Partial,
@@ -118,6 +119,7 @@ def other_model() -> nn.Module:
 def refitted(**changes: Any) -> GraphMask:
     explainer = GraphMask(**{"model": BY_NAME["GCN"].model(), "recipe": QUICK} | changes)
     explainer.fit(BY_NAME["GCN"].loader(), progress=False)
+    halve(explainer, BY_NAME["GCN"].loader())
     return explainer
 
 

@@ -79,7 +79,7 @@ class RelationalConv(MessagePassing):
 
     def message(self, x_j: Tensor, edge_type: Tensor) -> Tensor:
         # All relations in one product, then pick: for a handful of relations cheaper than gathering matrices.
-        every = self.linear(x_j).view(len(x_j), self.relations, -1)
+        every = self.linear(x_j).unflatten(1, (self.relations, -1))
         return every[torch.arange(len(x_j), device=x_j.device), edge_type].relu()
 
 
