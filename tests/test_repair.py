@@ -19,7 +19,7 @@ GRAPHS = [toy.graph(seed, nodes=4 + seed % 5, edges=6 + 3 * (seed % 4)) for seed
 def pruned() -> GraphMask:
     """Gates that drop far more than the tolerance allows."""
     explainer = GraphMask(toy.Toy(), divergence="kl", tolerance=0.02)
-    explainer.fit(toy.loader(6, 16), epochs=10, progress=False)
+    explainer.fit(toy.loader(6, 16), epochs=60, progress=False)
     assert explainer.probe is not None
     for site in range(2):
         locations = explainer.probe.original(explainer.model.eval(), explainer.forward, toy.loader(1, 64)[0]).values

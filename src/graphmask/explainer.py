@@ -222,6 +222,7 @@ class GraphMask(Method):
             forward = batches.in_precision(self.forward, self.precision)
             training = Training(probe, self.model, forward, self.divergence, tolerance, self.recipe, self.seed, 1)
             training.rungs, training.step = self.rungs[:-1], training.steps
+            training.hard = list(before.frontier[0].thresholds)  # those that trials came to
             training.finish(_Repeatable(validation, self.seed), None)
         found = replace(before, feasible=training.history.feasible, verdict=training.history.verdict)
         found.tolerance, found.frontier = tolerance, training.history.frontier
