@@ -60,13 +60,20 @@ def test_what_meets_a_tolerance() -> None:
     assert not Verdict(0.0, 0.0, (1.0, 0.9)).all_open
 
 
-def test_both_data_sets_count_unless_held_out_data_are_significantly_worse() -> None:
+def test_both_data_sets_count_and_held_out_data_by_themselves() -> None:
     trained, alike, worse = tally([0.01, 0.02] * 50), tally([0.01, 0.03] * 3), tally([0.04, 0.05] * 20)
     assert together(None, trained) == trained.verdict()
-    assert together(alike, trained).divergence == pytest.approx((1.5 + 0.12) / 106)
-    assert together(worse, trained) == worse.verdict()
-    # ... and three graphs of which one is far off show nothing
-    assert together(tally([0.0, 0.0, 0.3]), trained).divergence == pytest.approx((1.5 + 0.3) / 103)
+    assert together(tally([]), trained) == trained.verdict()
+    both = together(alike, trained)
+    assert both.divergence == pytest.approx((1.5 + 0.12) / 106)
+    assert both.held_out == pytest.approx(0.02)
+    assert both.upper == pytest.approx(0.02)  # 0.0153 and two standard errors are less
+    found = together(worse, trained)
+    assert found.divergence == pytest.approx((1.5 + 1.8) / 140)
+    assert found.upper == found.held_out == pytest.approx(0.045)
+    assert found.holds(0.045 + 1e-6)
+    assert not found.holds(0.045 - 1e-6)
+    assert not found.meets(0.045)
 
 
 def test_the_gap_is_the_ratio_where_it_is_significant() -> None:
@@ -93,7 +100,8 @@ def test_the_sparsest_that_meets_the_tolerance_is_chosen() -> None:
         assert choose(order, 0.03) is little  # the same share, nearer to the trained thresholds
         assert choose(order, 0.02) is same
         assert choose(order, 1.0) is nothing
-        assert choose(order, 1e-6) is everything
+        assert choose(order, 1e-6) is None  # keeping everything is no choice
+        assert choose(order, 0.0105) in (much, same)  # nothing meets it with a margin: the means count
     assert choose([nothing, much], 1e-3) is None
 
 
@@ -190,9 +198,7 @@ def test_verdict_is_the_mean_over_masked_runs(real: Validation) -> None:
 
 def test_the_choice_on_a_model_is_as_sparse_as_brute_force(real: Validation) -> None:
     judge, tolerance = Judge(None, real), 0.02
-    levels = [
-        [KEEP_ALL, -1.9, -1.5, -0.5, *torch.linspace(0.95, 2.05, 12).tolist()] for _ in range(2)
-    ]
+    levels = [[KEEP_ALL, -1.9, -1.5, -0.5, *torch.linspace(0.95, 2.05, 12).tolist()] for _ in range(2)]
     shares = [judge.verdict(both) for both in itertools.product(*levels)]
     best = min(verdict.share for verdict in shares if verdict.meets(tolerance))
     found = choose(shifted(judge, [0.0, 0.0], [-3.0, -1.0, 0.0, 1.0, 2.0]), tolerance)

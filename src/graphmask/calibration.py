@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ class Verdict:
     retained: tuple[float, ...]  #: share of open gates, per site
     error: float = 0.0  #: standard error of the mean divergence
     within: float = 1.0  #: share of rows whose own divergence is within the tolerance
+    held_out: float = 0.0  #: mean divergence over the rows of held-out data alone
 
     @property
     def share(self) -> float:
@@ -59,8 +60,12 @@ class Verdict:
 
     @property
     def upper(self) -> float:
-        """An upper confidence bound of the divergence."""
-        return self.divergence + ERRORS * self.error
+        """Of the divergence: a confidence bound from all rows, or the mean over held-out rows if that is more."""
+        return max(self.divergence + ERRORS * self.error, self.held_out)
+
+    def holds(self, tolerance: float) -> bool:
+        """True if the means themselves are within the tolerance."""
+        return max(self.divergence, self.held_out) <= tolerance
 
     def meets(self, tolerance: float) -> bool:
         """True if the upper bound is within the tolerance, less a margin: other data are other data."""
@@ -156,8 +161,8 @@ class Validation:
 class Judge:
     """Judges thresholds on held-out and on training data together.
 
-    Few held-out graphs say little by themselves, and training graphs say too little where gates have learnt them by
-    heart: both count alike, unless held-out data do significantly worse. Then those alone count.
+    Few held-out graphs say little by themselves, and training graphs say too little where gates, or the model, have
+    learnt them by heart: the bound must hold for both together and for held-out data alone.
     """
 
     def __init__(self, held_out: Validation | None, trained: Validation) -> None:
@@ -207,12 +212,10 @@ def significantly_worse(held_out: Tally, trained: Tally) -> bool:
 
 
 def together(held_out: Tally | None, trained: Tally) -> Verdict:
-    """The verdict on both, or on held-out data alone where these are significantly worse."""
-    if held_out is None:
+    """The verdict on both."""
+    if held_out is None or not held_out.rows:
         return trained.verdict()
-    if significantly_worse(held_out, trained):
-        return held_out.verdict()
-    return (held_out + trained).verdict()
+    return replace((held_out + trained).verdict(), held_out=held_out.verdict().divergence)
 
 
 @dataclass(frozen=True)
@@ -225,15 +228,16 @@ class Candidate:
 
 
 def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
-    """The candidate that keeps least among those that meet the tolerance; None if none does.
+    """The candidate that keeps least among those that drop something and meet the tolerance.
 
-    Of candidates that keep the same, the one nearest to the trained thresholds, where unseen edges are least likely
-    to fall on the wrong side.
+    If none does, among those whose means are within it; if there are none either, None. Of candidates that keep the
+    same, the one nearest to the trained thresholds, where unseen edges are least likely to fall on the wrong side.
     """
-    fine = [candidate for candidate in candidates if candidate.verdict.meets(tolerance)]
-    if not fine:
-        return None
-    return min(fine, key=lambda found: (round(found.verdict.share, 6), sum(map(abs, found.thresholds))))
+    dropping = [candidate for candidate in candidates if not candidate.verdict.all_open]
+    fine = [candidate for candidate in dropping if candidate.verdict.meets(tolerance)]
+    fine = fine or [candidate for candidate in dropping if candidate.verdict.holds(tolerance)]
+    key = lambda found: (round(found.verdict.share, 6), sum(map(abs, found.thresholds)))  # noqa: E731
+    return min(fine, key=key, default=None)
 
 
 def shifted(judge: Judge, thresholds: Sequence[float], offsets: Sequence[float], rung: int = -1) -> list[Candidate]:

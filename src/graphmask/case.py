@@ -70,9 +70,7 @@ class Case:
         """The baseline of methods that simply leave messages out."""
         return self.trace.left_out()
 
-    def run(
-        self, gates: Tensor, baselines: Sequence[Tensor], *, exchange: torch.Generator | None = None
-    ) -> Tensor:
+    def run(self, gates: Tensor, baselines: Sequence[Tensor], *, exchange: torch.Generator | None = None) -> Tensor:
         """The masked model's output, with gradients to gates and baselines if they are wanted; see `messages.Mask`."""
         trace, graph = self.trace, self.split.edge_graph if any(b.dim() > 1 for b in baselines) else None
         if graph is not None and not graph.numel():  # a layer's own self-loops belong to no edge's graph

@@ -22,6 +22,7 @@ from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
 from graphmask.gates import SiteSpec
 from graphmask.guest import freeze, guest
+from graphmask.held_out import divided
 from graphmask.history import History
 from graphmask.layout import Types
 from graphmask.messages import Messages
@@ -105,7 +106,8 @@ class GraphMask(Method):
         Args:
             loader: any iterable of batches that can be iterated again and again.
             validation: batches on which gates are judged, beside those of ``loader``. Gates can learn the graphs they
-                are fitted on by heart; without other graphs nobody would see that.
+                are fitted on by heart; without other graphs nobody would see that. With fewer than 200 examples
+                here, up to 15 % of ``loader`` is held out for that too, if it is a list of batches or a `DataLoader`.
             epochs: passes over ``loader``; by default as many as make 1,000 steps, or 2,000 with
                 two sites and more.
             checkpoint: a file written after every epoch; if it exists, fitting resumes from it with the same result.
@@ -143,6 +145,9 @@ class GraphMask(Method):
                 batches.scan(validation, "the validation loader")
             if epochs is not None and epochs < 1:
                 raise GraphMaskError(f"Expected at least one epoch, got {epochs}.")
+            whole, (loader, validation) = loader, divided(loader, validation)
+            if loader is not whole:
+                count = sum(1 for _ in loader)
             again = _Repeatable(loader, self.seed)
             held_out = None if validation is None else _Repeatable(validation, self.seed)
             freeze(self.model, training=False)
@@ -182,7 +187,7 @@ class GraphMask(Method):
     def at(self, tolerance: float) -> GraphMask:
         """An explainer for another tolerance, at once and without data: the sparsest measured state that meets it."""
         chosen = choose(self._fitted().frontier, check_tolerance(tolerance))
-        if chosen is None or chosen.verdict.all_open:
+        if chosen is None:
             least = min((point.tolerance for point in self.frontier if max(point.kept) < 1), default=float("inf"))
             raise GraphMaskError(
                 f"Expected a tolerance that some state of this fit meets while it drops something, got "
@@ -258,7 +263,8 @@ class GraphMask(Method):
             several, types = batches.first_few(loader, 4)
             first = [team.place(several[0]), *(first if team.size * accumulate > 1 else ())]
         forward = batches.in_precision(self.forward, self.precision)
-        probe, output = Probe.discover(self.model, forward, first[0], self.hidden, self.seed, more=first[1:])
+        seed = self.seed if self.recipe.drawn else 0
+        probe, output = Probe.discover(self.model, forward, first[0], self.hidden, seed, more=first[1:])
         probe.types, probe.recompute = types, self.recompute
         if not bool(torch.isfinite(output).all()):
             raise GraphMaskError(
@@ -384,8 +390,7 @@ def _load(
     explainer.divergence.load_state(description["divergence"])
     specs = [SiteSpec(**spec) for spec in description["specs"]]
     sites = tuple(
-        Site.from_json(site).with_message(spec.message)
-        for site, spec in zip(description["sites"], specs, strict=True)
+        Site.from_json(site).with_message(spec.message) for site, spec in zip(description["sites"], specs, strict=True)
     )
     with torch.device("meta"):  # where sizes take no memory: a file may claim any
         claimed = Probe(sites, specs, explainer.hidden, explainer.seed).state_dict()

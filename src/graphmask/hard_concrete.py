@@ -22,18 +22,15 @@ EVEN = TEMPERATURE * math.log(-LOW / HIGH)
 
 #: Width of a gate in units of locations, which lie within -3 and 3: ten times that either way.
 WIDTH = 0.3
-#: Spread of the noise of training, in units of that width.
-NOISE = 0.5
 
 
-def noisy(location: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    r"""The binary Concrete distribution: :math:`z = \sigma(\gamma / w + s (\log u - \log(1 - u)))`, w = 0.3, s = 0.5.
+def noisy(location: Tensor, scale: float, generator: torch.Generator | None = None) -> Tensor:
+    r"""The binary Concrete distribution: :math:`z = \sigma(\gamma / w + s (\log u - \log(1 - u)))`, w = 0.3.
 
     A gate with a location near zero is open or shut by chance, so that being half open does not pay.
     """
     u = torch.rand(location.shape, generator=generator, device=location.device, dtype=location.dtype)
-    u = u.clamp(1e-6, 1 - 1e-6)
-    return torch.sigmoid(location / WIDTH + NOISE * (u.log() - (-u).log1p()))
+    return torch.sigmoid(location / WIDTH + u.logit_(1e-6).mul_(scale))
 
 
 def sample(location: Tensor, generator: torch.Generator | None = None, *, rounded: bool = True) -> Tensor:

@@ -122,6 +122,5 @@ class Locator:
         return name
 
 
-
 def _names(kinds: frozenset[EdgeType]) -> str:
     return "edge type " + ", ".join(str(kind) for kind in sorted(kinds))

@@ -111,6 +111,12 @@ class Training:
         aim: float = first * (last / first) ** min(self.progress / self.recipe.risen, 1.0)
         return aim * self.tolerance / self.caution
 
+    @property
+    def noise(self) -> float:
+        """Strong at first, so that the seed matters little; then weaker, so that choices become exact."""
+        first, last = self.recipe.first_noise, self.recipe.last_noise
+        return first + (last - first) * self.progress
+
     def rate(self) -> float:
         """Of learning, as a share of its height."""
         if self.recipe.sampled:
@@ -138,7 +144,7 @@ class Training:
             return (location > self.hard[site]).to(location.dtype)
         if self.recipe.sampled:
             return hard_concrete.sample(location / hard_concrete.WIDTH, self.generator)
-        return hard_concrete.noisy(location, self.generator)
+        return hard_concrete.noisy(location, self.noise, self.generator)
 
     def price(self, gate: Gated) -> Tensor:
         """[E'] of each edge: how far its location is from the lowest; of samples, the probability of being open.
@@ -294,7 +300,8 @@ class Training:
             take(self.probe, candidates[0], self.rungs, self.history)
             self.history.feasible = candidates[0].verdict.divergence <= self.tolerance
             return
-        take(self.probe, choose(candidates, self.tolerance) or candidates[0], self.rungs, self.history)
+        everything = max(candidates, key=lambda candidate: candidate.verdict.share)
+        take(self.probe, choose(candidates, self.tolerance) or everything, self.rungs, self.history)
 
     def candidates(self, judge: Callable[[], Judge]) -> list[Candidate]:
         """First the last state with the thresholds it was trained for."""
@@ -371,7 +378,7 @@ def take(probe: Probe, chosen: Candidate, rungs: list[dict[str, Tensor]], histor
     for site, threshold in enumerate(chosen.thresholds):
         probe.gate(site).shift.fill_(threshold - hard_concrete.EVEN)
     history.verdict = chosen.verdict
-    history.feasible = chosen.verdict.meets(history.tolerance) and not chosen.verdict.all_open
+    history.feasible = chosen.verdict.holds(history.tolerance) and not chosen.verdict.all_open
 
 
 def _copy(probe: Probe) -> dict[str, Tensor]:

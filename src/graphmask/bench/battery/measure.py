@@ -28,7 +28,6 @@ TENTH = 0.1
 REPAIRED = 100
 
 
-
 def _silence(explainer: GraphMask, test: list[Any]) -> dict[str, float]:
     """How far the masked output moves, at most, when dropped edges exchange their content."""
     frame = silence(explainer, test, draws=1, allow_infeasible=True)

@@ -1,0 +1,93 @@
+"""Data that gates are judged on and not fitted on: a part of the loader's own, where too few others are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset
+from torch_geometric.loader import DataLoader as GraphLoader
+
+#: Examples that are enough to judge on; and the share of the loader's that is held out, at most, to get there.
+ENOUGH, SHARE = 200, 0.15
+#: A loader with fewer pieces (graphs, or batches where only these can be told apart) stays whole.
+PIECES = 20
+
+
+def divided(loader: Iterable[Any], validation: Iterable[Any] | None) -> tuple[Iterable[Any], Iterable[Any] | None]:
+    """The batches to fit on, and those to judge on; ``loader`` itself if nothing is held out.
+
+    Lists lose some of their batches, PyTorch's and PyG's `DataLoader` some of their examples. Others stay whole: what
+    a sampler or a stream will give cannot be told beforehand.
+    """
+    missing = ENOUGH - (0 if validation is None else sum(map(examples, validation)))
+    if missing <= 0:
+        return loader, validation
+    if isinstance(loader, (list, tuple)):
+        fitted, judged = _of_batches(loader, missing)
+    elif type(loader) in (DataLoader, GraphLoader) and type(loader.sampler) in (RandomSampler, SequentialSampler):
+        fitted, judged = _of_examples(loader, missing)
+    else:
+        return loader, validation
+    if judged is None:
+        return loader, validation
+    return fitted, judged if validation is None else Both(validation, judged)
+
+
+def examples(batch: Any) -> int:
+    """Graphs in a batch; where there is one, its nodes may all be examples, and are more than enough or not."""
+    graphs = getattr(batch, "num_graphs", 1)
+    if graphs > 1:
+        return int(graphs)
+    rows = getattr(batch, "y", None)
+    return len(rows) if isinstance(rows, torch.Tensor) and rows.dim() else 1
+
+
+class Both:
+    """The batches of two loaders, one after the other, again and again."""
+
+    def __init__(self, *loaders: Iterable[Any]) -> None:
+        self.loaders = loaders
+
+    def __iter__(self) -> Any:
+        return chain.from_iterable(self.loaders)
+
+
+def _order(count: int) -> list[int]:
+    """In which pieces are held out: the same for every seed, so that fits can be compared."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
+
+
+def _of_batches(loader: Sequence[Any], missing: int) -> tuple[list[Any], list[Any] | None]:
+    if len(loader) < PIECES:
+        return list(loader), None
+    order, held, found = _order(len(loader)), 0, 0
+    while held < int(SHARE * len(loader)) and found < missing:
+        found += examples(loader[order[held]])
+        held += 1
+    return [loader[at] for at in sorted(order[held:])], [loader[at] for at in sorted(order[:held])]
+
+
+def _of_examples(loader: DataLoader[Any], missing: int) -> tuple[Iterable[Any], Iterable[Any] | None]:
+    data: Any = loader.dataset
+    if len(data) < PIECES or loader.batch_size is None:
+        return loader, None
+    order, held = _order(len(data)), min(missing, int(SHARE * len(data)))
+
+    def part(which: list[int], shuffle: bool, drop_last: bool) -> DataLoader[Any]:
+        return DataLoader(
+            Subset(data, sorted(which)),
+            batch_size=loader.batch_size,
+            shuffle=shuffle,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            drop_last=drop_last,
+            generator=loader.generator if shuffle else None,
+            worker_init_fn=loader.worker_init_fn,
+        )
+
+    shuffled = isinstance(loader.sampler, RandomSampler)
+    return part(order[held:], shuffled, loader.drop_last), part(order[:held], False, False)

@@ -1,0 +1,83 @@
+"""What is split off the loader to judge on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch_geometric.data import Batch, Data
+from torch_geometric.loader import DataLoader
+
+from graphmask import held_out
+
+
+def graphs(count: int, first: int = 0) -> list[Data]:
+    edge_index = torch.tensor([[0, 1], [1, 0]])
+    return [Data(x=torch.full((2, 1), float(first + n)), edge_index=edge_index) for n in range(count)]
+
+
+def numbers(batches: Any) -> list[int]:
+    """Which graphs these batches hold."""
+    return [int(value) for batch in batches for value in batch.x[:, 0][::2].tolist()]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_loader_is_divided_by_examples(shuffle: bool) -> None:
+    loader = DataLoader(graphs(100), batch_size=8, shuffle=shuffle, drop_last=True)
+    fitted, judged = held_out.divided(loader, None)
+    assert judged is not None
+    assert sorted(numbers(judged)) == numbers(judged)
+    assert len(numbers(judged)) == 15
+    left = numbers(fitted)
+    assert not set(left) & set(numbers(judged))
+    assert len(left) == 80  # of 85, in whole batches
+    assert (left == sorted(left)) is not shuffle
+    if shuffle:
+        assert numbers(fitted) != left  # drawn anew
+    assert numbers(judged) == numbers(held_out.divided(loader, None)[1])
+
+
+def test_a_list_is_divided_by_batches() -> None:
+    batches = [Batch.from_data_list(graphs(10, 10 * n)) for n in range(40)]
+    fitted, judged = held_out.divided(batches, None)
+    assert judged is not None
+    assert len(numbers(judged)) == 60  # 15 % of 40 batches
+    assert sorted(numbers(fitted) + numbers(judged)) == list(range(400))
+    assert numbers(fitted) == sorted(numbers(fitted))
+
+
+def test_no_more_is_held_out_than_is_missing() -> None:
+    batches = [Batch.from_data_list(graphs(10, 10 * n)) for n in range(40)]
+    given = [Batch.from_data_list(graphs(85, 1000)), Batch.from_data_list(graphs(85, 2000))]
+    fitted, judged = held_out.divided(batches, given)
+    assert judged is not None
+    assert numbers(judged)[:170] == numbers(given)
+    assert len(numbers(judged)) == 200
+    assert numbers(judged) == numbers(judged)  # again and again
+    assert len(numbers(fitted)) == 370
+
+
+def test_what_is_enough_or_cannot_be_divided_stays_whole() -> None:
+    batches = [Batch.from_data_list(graphs(10, 10 * n)) for n in range(40)]
+    enough = [Batch.from_data_list(graphs(200))]
+    of_nodes = [Data(x=torch.ones(300, 1), y=torch.zeros(300), edge_index=torch.zeros(2, 0, dtype=torch.long))]
+    for given in (enough, of_nodes):
+        assert held_out.divided(batches, given) == (batches, given)
+    few = batches[:19]
+    assert held_out.divided(few, None) == (few, None)
+    small = DataLoader(graphs(19), batch_size=2)
+    assert held_out.divided(small, None) == (small, None)
+
+    class Stream:
+        def __iter__(self) -> Any:
+            return iter(batches)
+
+    stream = Stream()
+    assert held_out.divided(stream, None) == (stream, None)
+    sampler = BatchSampler(RandomSampler(range(100), num_samples=7), 3, False)
+    special = DataLoader(graphs(100), batch_sampler=sampler)
+    assert held_out.divided(special, None) == (special, None)
+    plain = DataLoader(graphs(100), sampler=SequentialSampler(range(100)), batch_size=4)
+    assert held_out.divided(plain, None)[1] is not None
