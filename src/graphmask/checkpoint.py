@@ -82,6 +82,7 @@ def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None
         "settings": settings,
         "step": training.step,
         "epoch": training.epoch,
+        "held": training.held,
         "judged": training.judged,
         "caution": training.caution,
         "constraint": training.constraint.state(),
@@ -115,6 +116,7 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
     training.sums.copy_(tensors["sums"])
     training.step = description["step"]
     training.epoch = description["epoch"]
+    training.held = description["held"]
     training.judged = description["judged"]
     training.caution = description["caution"]
     training.rungs = rungs_from_tensors(tensors)

@@ -24,7 +24,7 @@ EVEN = TEMPERATURE * math.log(-LOW / HIGH)
 WIDTH = 0.3
 
 
-def noisy(location: Tensor, scale: float, generator: torch.Generator | None = None) -> Tensor:
+def noisy(location: Tensor, scale: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
     r"""The binary Concrete distribution: :math:`z = \sigma(\gamma / w + s (\log u - \log(1 - u)))`, w = 0.3.
 
     A gate with a location near zero is open or shut by chance, so that being half open does not pay.

@@ -25,15 +25,20 @@ def divided(loader: Iterable[Any], validation: Iterable[Any] | None) -> tuple[It
     missing = ENOUGH - (0 if validation is None else sum(map(examples, validation)))
     if missing <= 0:
         return loader, validation
-    if isinstance(loader, (list, tuple)):
-        fitted, judged = _of_batches(loader, missing)
-    elif type(loader) in (DataLoader, GraphLoader) and type(loader.sampler) in (RandomSampler, SequentialSampler):
-        fitted, judged = _of_examples(loader, missing)
-    else:
-        return loader, validation
+    fitted, judged = _split(loader, missing)
     if judged is None:
         return loader, validation
     return fitted, judged if validation is None else Both(validation, judged)
+
+
+def _split(loader: Iterable[Any], missing: int) -> tuple[Iterable[Any], Iterable[Any] | None]:
+    if isinstance(loader, (list, tuple)):
+        return _of_batches(loader, missing)
+    if not isinstance(loader, DataLoader) or type(loader) not in (DataLoader, GraphLoader):
+        return loader, None
+    if type(loader.sampler) not in (RandomSampler, SequentialSampler):
+        return loader, None
+    return _of_examples(loader, missing)
 
 
 def examples(batch: Any) -> int:

@@ -46,7 +46,7 @@ class Progress:
             return
         shares = " ".join(f"{name} {share:.0%}" for name, share in zip(self.names, gates, strict=True))
         text = f"divergence {divergence:.3f}  multiplier {training.constraint.multiplier:.2f}  open: {shares}"
-        self.bar.update(self.task, completed=training.step, description=text)
+        self.bar.update(self.task, completed=training.step, total=training.steps + training.held, description=text)
 
     def epoch(self, training: Training) -> None:
         if self.bar.disable or len(training.history.epochs) == self.verdicts:

@@ -14,15 +14,13 @@ class Recipe:
     """
 
     name: str = "noisy"
-    steps: int = 1000  #: per site, at least, in whole epochs; from the second site on no more
+    steps: int = 1000  #: at least, in whole epochs; up to twice as many where there is more to drop
     learning_rate: float = 5e-3  #: falls to zero towards the end of the noisy phase
     baseline_rate: float = 1e-2  #: in units of the messages' spread
     start: str = "auto"  #: baselines start at "zero", at the "mean" message, or at what goes unnoticed more often
     first_aim: float = 0.05  #: share of the tolerance that is aimed at in the beginning ...
     last_aim: float = 0.6  #: ... and from `risen` on; geometrically in between
-    risen: float = 0.4  #: share of the noisy phase
-    first_noise: float = 1.0  #: scale of the noise of gates at the start of the noisy phase ...
-    last_noise: float = 0.5  #: ... and at its end
+    risen: float = 0.7  #: share of the noisy phase
     settle: float = 0.15  #: share of the steps in which gates are hard and baselines adapt to them
     initial_location: float | None = 1.0  #: gates start open, all alike; None: as they are drawn, different ones
     drawn: bool = (
@@ -32,9 +30,6 @@ class Recipe:
     penalty_scale: float = 5.0  #: of the authors' loss
     opened: float = 0.5  #: of the authors' recipe: sites are opened from the top down during this share of the steps
     dropout: bool = False  #: the model's own dropout is on while gates are trained
-
-    def total_steps(self, sites: int) -> int:
-        return self.steps * min(max(sites, 1), 2)
 
 
 #: The authors' loss and constants on this library's gate networks: Hard Concrete samples, a hinge on the divergence of

@@ -43,13 +43,16 @@ STEPS_PER_VERDICT = 50
 #: Steps in which the learning rate rises to its height.
 WARM = 20
 #: Share of the noisy phase, its end, in which the learning rate falls to zero.
-DECAY = 0.4
+DECAY = 0.5
 #: Share of the noisy phase after which hard gates on held-out data are held to the tolerance.
-JUDGED_FROM = 0.4
+JUDGED_FROM = 0.6
 #: What their upper bound is to come to, as a share of the tolerance: somewhat less than what will be asked of it.
 WANTED = 0.8
 #: Bounds of the caution: the divergence of noisy gates may well be more than that of hard ones.
 BOLD, TIMID = 0.4, 10.0
+#: With several sites, the noisy phase is drawn out once the aim has risen, while the upper bound is below this share of
+#: the tolerance; at most until there are twice as many steps.
+SLACK = 0.5
 #: Snapshots for other tolerances, as shares of the rise.
 RUNGS = (0.25, 0.5, 0.75)
 #: Trials of keeping less at one site, at most; steps in which baselines adapt to each; and the upper bound of the
@@ -87,6 +90,7 @@ class Training:
         self.generator = torch.Generator(probe.scales.device).manual_seed(seed)
         self.step = 0
         self.epoch = 0
+        self.held = 0  # steps by which the noisy phase was drawn out
         self.judged = 0  # step of the last verdict
         self.sums = torch.zeros(2 + len(probe.sites), dtype=torch.double)  # since then: steps, divergence, gates
         self.caution = 1.0  # by how much less is aimed at: held-out data and hard gates may ask for it
@@ -97,13 +101,18 @@ class Training:
     # Where in the schedule -----------------------------------------------------------------------------------
 
     @property
+    def clock(self) -> int:
+        """The place in the schedule: steps, less those by which it was drawn out."""
+        return self.step - self.held
+
+    @property
     def settling(self) -> bool:
-        return self.step >= (1 - self.recipe.settle) * self.steps
+        return self.clock >= (1 - self.recipe.settle) * self.steps
 
     @property
     def progress(self) -> float:
         """0 at the start of the noisy phase, 1 at its end."""
-        return min(self.step / ((1 - self.recipe.settle) * self.steps), 1.0)
+        return min(self.clock / ((1 - self.recipe.settle) * self.steps), 1.0)
 
     def target(self) -> float:
         """The divergence aimed at: rising, so that what matters least is dropped first, whatever the seed."""
@@ -113,16 +122,15 @@ class Training:
 
     @property
     def noise(self) -> float:
-        """Strong at first, so that the seed matters little; then weaker, so that choices become exact."""
-        first, last = self.recipe.first_noise, self.recipe.last_noise
-        return first + (last - first) * self.progress
+        """Less where hard gates do better than noisy ones: what noise alone costs says nothing about gates."""
+        return min(self.caution, 1.0)
 
     def rate(self) -> float:
         """Of learning, as a share of its height."""
         if self.recipe.sampled:
             return 1.0
         if self.settling:
-            return (self.steps - self.step) / (self.recipe.settle * self.steps)
+            return (self.steps - self.clock) / (self.recipe.settle * self.steps)
         return min((self.step + 1) / WARM, 1.0, max((1 - self.progress) / DECAY, 0.0))
 
     @property
@@ -228,9 +236,9 @@ class Training:
         length = self.recipe.settle * self.steps
         count = min(TRIAL_STEPS, math.ceil(length))
         for number in range(count):
-            self.step = math.ceil(self.steps - length * (1 - number / count))
+            self.step = self.held + math.ceil(self.steps - length * (1 - number / count))
             self.take_step(next(batches))
-        self.step = self.steps
+        self.step = self.held + self.steps
         self.history.steps += count
 
     # Verdicts ------------------------------------------------------------------------------------------------
@@ -276,7 +284,15 @@ class Training:
             self.caution = min(max(self.caution * change, BOLD), TIMID)
         if len(self.rungs) < len(RUNGS) and self.progress >= RUNGS[len(self.rungs)] * self.recipe.risen:
             self.rungs.append(_copy(self.probe))
+        if self.unfinished(verdict):
+            self.held += self.step - self.judged
         return verdict
+
+    def unfinished(self, verdict: Verdict) -> bool:
+        """Has the aim risen, and is there much tolerance to spare? One site's choice may wait for another's."""
+        if self.recipe.sampled or self.progress < self.recipe.risen or len(self.probe.sites) < 2:
+            return False
+        return self.held < self.steps and verdict.upper < SLACK * self.tolerance
 
     @property
     def due(self) -> bool:
@@ -401,7 +417,7 @@ def run(
     is the loader in an order of its own, ``held_out`` what else to judge on.
     """
     started = time.perf_counter()
-    while training.step < training.steps:
+    while training.clock < training.steps:
         # The loader's shuffle and the noise of an epoch depend on nothing before it: a resumed fit goes on alike.
         torch.manual_seed(training.seed * 1_000_003 + training.epoch)
         training.generator.manual_seed(joint.seed(training))

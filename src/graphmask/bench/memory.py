@@ -1,4 +1,4 @@
-"""Peak memory of a call, counted by the tensors it makes: exact and repeatable; and what frees times of the allocator."""
+"""Peak memory of a call, counted by the tensors it makes; and a way to keep the allocator out of measured times."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def peak_bytes(call: Callable[[], Any]) -> int:
     return count.peak
 
 
-#: Of glibc's mallopt: when memory goes back to the system, how much more is asked of it, how many mappings there may be.
+#: Parameters of glibc mallopt: what goes back to the system, how much more is asked of it, and mappings.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 
 
