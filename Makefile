@@ -28,7 +28,7 @@ $(VENV)/pip:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	touch $@
 
-$(VENV)/installed: $(VENV)/pip pyproject.toml setup.py src/graphmask/_fused.c constraints.txt
+$(VENV)/installed: $(VENV)/pip pyproject.toml setup.py src/graphmask/ops/_fused.c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all]"
 	touch $@
 

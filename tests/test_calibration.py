@@ -10,9 +10,8 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn.models import GCN
 
-from graphmask import hard_concrete
-from graphmask.batches import default_forward
-from graphmask.calibration import (
+from graphmask.divergence import Divergence
+from graphmask.fitting.calibration import (
     ERRORS,
     KEEP_ALL,
     MARGIN,
@@ -25,10 +24,11 @@ from graphmask.calibration import (
     shifted,
     together,
 )
-from graphmask.distributed import ALONE
-from graphmask.divergence import Divergence
-from graphmask.history import points
-from graphmask.probe import Probe
+from graphmask.fitting.history import points
+from graphmask.gates import hard_concrete
+from graphmask.gates.probe import Probe
+from graphmask.graphs.batches import default_forward
+from graphmask.team import ALONE
 from reference import toy
 
 
@@ -190,9 +190,7 @@ def test_verdict_is_the_mean_over_masked_runs(real: Validation) -> None:
 
 def test_the_choice_on_a_model_is_as_sparse_as_brute_force(real: Validation) -> None:
     judge, tolerance = Judge(None, real), 0.02
-    levels = [
-        [KEEP_ALL, -1.9, -1.5, -0.5, *torch.linspace(0.95, 2.05, 12).tolist()] for _ in range(2)
-    ]
+    levels = [[KEEP_ALL, -1.9, -1.5, -0.5, *torch.linspace(0.95, 2.05, 12).tolist()] for _ in range(2)]
     shares = [judge.verdict(both) for both in itertools.product(*levels)]
     best = min(verdict.share for verdict in shares if verdict.meets(tolerance))
     found = choose(shifted(judge, [0.0, 0.0], [-3.0, -1.0, 0.0, 1.0, 2.0]), tolerance)

@@ -7,13 +7,15 @@
 
 from importlib.metadata import version
 
-from graphmask import methods
+from graphmask import _moved, methods
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask, load
 from graphmask.explanation import Explanation
-from graphmask.hetero import HeteroExplanation
-from graphmask.masking import masked
-from graphmask.taps import AdjacencyTap, MessageTap
+from graphmask.hetero_explanation import HeteroExplanation
+from graphmask.tapping.masking import masked
+from graphmask.tapping.taps import AdjacencyTap, MessageTap
+
+_moved.install()
 
 __version__ = version("graphmask")
 __all__ = [

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from graphmask.analysis.scoring import Score, Tally, run_each, studied
 from graphmask.analysis.tables import mean_interval, table
-from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
-from graphmask.method import Method
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 
 if TYPE_CHECKING:
     import polars

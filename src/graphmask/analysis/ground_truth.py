@@ -10,8 +10,8 @@ from torch import Tensor
 
 from graphmask.analysis.tables import table
 from graphmask.errors import GraphMaskError
+from graphmask.experiments.gold import Agreement
 from graphmask.explanation import Explanation
-from graphmask.tasks.gold import Agreement
 
 if TYPE_CHECKING:
     import polars

@@ -11,8 +11,8 @@ import typer
 
 from graphmask.cli.common import Json, console, show, write_json
 from graphmask.errors import GraphMaskError
-from graphmask.progress import steps
-from graphmask.storage import write_bytes
+from graphmask.files import write_bytes
+from graphmask.fitting.progress import steps
 
 if TYPE_CHECKING:
     from graphmask.analysis import everything
@@ -28,8 +28,8 @@ def analyse(
     from graphmask import store
     from graphmask.analysis import everything, stability
     from graphmask.cli import qa, srl
-    from graphmask.tasks import folder as folders
-    from graphmask.tasks import runner
+    from graphmask.experiments import folder as folders
+    from graphmask.experiments import runner
 
     if fits < 1:
         raise GraphMaskError(f"Expected --fits to be 1 or more, got {fits}.")

@@ -12,22 +12,22 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from graphmask import distributed, tasks
+from graphmask import experiments, team
+from graphmask.experiments.runner import Run
+from graphmask.files import write_bytes
 from graphmask.report.build import write_page
 from graphmask.report.page import Table
-from graphmask.storage import write_bytes
-from graphmask.tasks.runner import Run
 
 Seed = Annotated[int, typer.Option(help="Seed of data, model and gates.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
 Out = Annotated[Path, typer.Option(help="Folder for what is written.")]
 
 #: Of several processes one speaks and writes.
-console = Console(quiet=not distributed.first())
+console = Console(quiet=not team.first())
 
 
 def write_json(path: Path | None, figures: dict[str, Any]) -> None:
-    if path is not None and distributed.first():
+    if path is not None and team.first():
         write_bytes(path, (json.dumps(figures, indent=2) + "\n").encode())
         console.print(f"figures: {path}", highlight=False)
 
@@ -52,7 +52,7 @@ def gold_rows(figures: dict[str, Any]) -> list[list[Any]]:
 
 def write_task_page(path: Path, run: Run, name: str, examples: int = 6) -> Path:
     """The page of a run: a few fresh graphs explained as the figures are, without repair, with the gold."""
-    task = tasks.get(name)
+    task = experiments.get(name)
     graphs = task.generate(8 * examples, seed=run.figures["seed"] + 424_242, batch_size=1)
     # Where much must be kept there is more to see.
     graphs = sorted(graphs, key=lambda graph: -int(graph.gold.sum()))[:examples]

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from graphmask import methods, tasks
+from graphmask import experiments, methods
 from graphmask.cli.common import Json, Out, console, show, write_json
-from graphmask.storage import write_bytes
+from graphmask.files import write_bytes
 
 
 def compare(
-    task: Annotated[str, typer.Argument(help=f"One of {', '.join(tasks.TASKS)}.")],
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(experiments.TASKS)}.")],
     names: Annotated[
         str, typer.Option("--methods", help=f"Separated by commas; all by default: {', '.join(methods.METHODS)}.")
     ] = "",
@@ -23,7 +23,7 @@ def compare(
     json: Json = None,
 ) -> None:
     """Compare methods with the known answer, by what they do to the model, and by their cost."""
-    from graphmask.bench.compare import markdown, measure, not_applicable, tables
+    from graphmask.experiments.bench.compare import markdown, measure, not_applicable, tables
     from graphmask.report.figures import comparison, side_by_side
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]
@@ -36,7 +36,7 @@ def compare(
     write_bytes(table, markdown(figures).encode())
     # Where much must be kept there is more to see.
     best = max(range(len(graphs)), key=lambda number: int(graphs[number].gold.sum()))
-    _, edges, notes = tasks.get(task).describe(graphs[best])
+    _, edges, notes = experiments.get(task).describe(graphs[best])
     picture = side_by_side(
         out / f"{task}_example.png",
         {name: found[best] for name, found in examples.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphmask.cli.common import Json, Out, Seed, console, gold_rows, show, write_json, write_task_page
-from graphmask.tasks import runner
+from graphmask.experiments import runner
 
 
 def demo(seed: Seed = 0, out: Out = Path("out/demo"), json: Json = None) -> None:

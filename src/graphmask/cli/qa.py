@@ -24,7 +24,7 @@ ROWS = (
 def run(
     seed: int, tolerance: float | None, data: Path | None, preset: str, out: Path | None, json: Path | None
 ) -> None:
-    from graphmask.tasks.qa import experiment
+    from graphmask.experiments.qa import experiment
 
     require()  # what is written at the end must not fail for a missing package
     out = out or Path("out") / "qa"
@@ -42,7 +42,7 @@ def run(
 def analyse(folder: Path, fits: int, rows: int, json: Path | None) -> None:
     """The study of section 5."""
     from graphmask.cli.analyse import collect, write_tables
-    from graphmask.tasks.qa import experiment, study
+    from graphmask.experiments.qa import experiment, study
 
     run = experiment.read(folder)
     found = collect(study.tables(run, fits, progress=False), study.TABLES + 3 * (fits > 1))  # there is one bar already

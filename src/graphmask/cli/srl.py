@@ -23,7 +23,7 @@ def run(
     *,
     predicted: bool,
 ) -> None:
-    from graphmask.tasks.srl import experiment
+    from graphmask.experiments.srl import experiment
 
     require()  # what is written at the end must not fail for a missing package
     out = out or Path("out") / f"srl-{model}"
@@ -41,7 +41,7 @@ def run(
 def analyse(folder: Path, fits: int, rows: int, json: Path | None) -> None:
     """The study of section 6. In the JSON file the figures go under the model's name; the other model's stay."""
     from graphmask.cli.analyse import collect, write_tables
-    from graphmask.tasks.srl import experiment, study
+    from graphmask.experiments.srl import experiment, study
 
     run = experiment.read(folder)
     found = collect(study.tables(run, fits, progress=False), study.TABLES + 2 * (fits > 1))  # there is one bar already

@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from graphmask import batches, gradients
 from graphmask.errors import GraphMaskError
-from graphmask.gates import SiteSpec
-from graphmask.guest import freeze, guest
-from graphmask.messages import Messages
-from graphmask.method import Method
-from graphmask.probe import Probe
+from graphmask.explaining.method import Method
+from graphmask.gates.networks import SiteSpec
+from graphmask.gates.probe import Probe
+from graphmask.graphs import batches
+from graphmask.tapping import gradients
+from graphmask.tapping.messages import Messages
+from graphmask.tapping.restore import freeze, guest
 
 
 class Amortised(Method):

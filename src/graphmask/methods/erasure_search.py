@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
-from graphmask.method import Method
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 
 
 class ErasureSearch(Method):

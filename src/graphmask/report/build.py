@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
-from graphmask.hetero import HeteroExplanation
+from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import metadata, question_drawing
 from graphmask.report.gallery import Gallery, Totals
 from graphmask.report.page import OUTPUT_VALUES, Example, Table, render, write

@@ -21,10 +21,10 @@ import jinja2
 from markupsafe import Markup
 
 from graphmask.errors import GraphMaskError
+from graphmask.files import write_bytes
 from graphmask.report import question as questions
 from graphmask.report import question_drawing, sentence
 from graphmask.report.layout import layout
-from graphmask.storage import write_bytes
 
 DRAW_ALL_EDGES_UP_TO = 400
 DRAW_AT_MOST = 1500

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 
-from graphmask import batches, storage
+from graphmask import files
 from graphmask.errors import GraphMaskError
-from graphmask.layout import Types
-from graphmask.sites import Site
+from graphmask.graphs import batches
+from graphmask.graphs.layout import Types
+from graphmask.graphs.sites import Site
 
 if TYPE_CHECKING:
-    from graphmask.method import Method
+    from graphmask.explaining.method import Method
 
 #: Attributes of a method that do not change its explanations, or are compared in a way of their own.
 _ELSEWHERE = {"model", "forward", "divergence", "sites", "types", "history", "progress"}
@@ -27,11 +28,11 @@ _ELSEWHERE = {"model", "forward", "divergence", "sites", "types", "history", "pr
 def settings_of(method: Method) -> dict[str, Any]:
     """What must agree for two explainers to give the same explanations."""
     own = {name: _plain(value) for name, value in vars(method).items() if name not in _ELSEWHERE}
-    return storage.as_json(
+    return files.as_json(
         own
         | {
             "method": method.name,
-            "model": storage.fingerprint(method.model),
+            "model": files.fingerprint(method.model),
             "custom_forward": method.forward is not batches.default_forward,
             "threshold": method.threshold,
         }
@@ -78,7 +79,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, nn.Module):
-        return storage.fingerprint(value)
+        return files.fingerprint(value)
     if isinstance(value, Tensor):
         return _hash(value)
     if isinstance(value, Site):

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from graphmask import storage
+from graphmask import files as storage
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
-from graphmask.guest import guest
 from graphmask.store import columns, files, identity, locks
 from graphmask.store.columns import Metadata
 from graphmask.store.files import Run
 from graphmask.store.reading import Store, read, shared_baselines
+from graphmask.tapping.restore import guest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from graphmask.method import Method
+    from graphmask.explaining.method import Method
 
 #: A shard is closed when it has this many rows or bytes, or when a kill would cost this much work.
 ROWS_PER_SHARD, BYTES_PER_SHARD, SECONDS_PER_SHARD = 1_000_000, 1 << 28, 300.0

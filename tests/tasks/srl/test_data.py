@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks import data
+from graphmask.experiments import data
 
 
 def test_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
