@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 
 #: The key of ``info`` under which an explanation says why it could not be repaired, so that files and stores keep it.
 UNREPAIRED = "graphmask.unrepaired"
+
+
+_write_page: Callable[..., Path] | None = None
+
+
+def set_page_writer(write: Callable[..., Path]) -> None:
+    """Tell `Explanation.to_html` what writes a page; it is called as `graphmask.report.build.write_page` is."""
+    global _write_page
+    _write_page = write
 
 
 class Hop(NamedTuple):
@@ -188,10 +197,14 @@ class Explanation(Retained):
         gold: Tensor | None = None,
         notes: Sequence[str] = (),
     ) -> Path:
-        """Write one self-contained page about this explanation; ``gold`` bool [L, E] if the answer is known."""
-        from graphmask.report.build import write_page
+        """Write one self-contained page about this explanation; ``gold`` bool [L, E] if the answer is known.
 
-        return write_page(
+        Pages are drawn by `graphmask.report`, which knows explanations and so stands in a layer above: it is called
+        through `set_page_writer`, and is loaded when the first page is written.
+        """
+        if _write_page is None:
+            raise GraphMaskError("Expected a page writer, found none. Import graphmask before you call to_html.")
+        return _write_page(
             path, [self], title=title, node_labels=[node_labels], edge_labels=[edge_labels], gold=[gold], notes=[notes]
         )
 
@@ -241,7 +254,9 @@ def build_all(columns: dict[str, Iterable[Any]], info: Sequence[dict[str, Any]])
 _FIELDS = tuple(field.name for field in fields(Explanation))
 
 
-def _kind(info: dict[str, Any]) -> type[Explanation]:
-    from graphmask.hetero_explanation import NOTES, HeteroExplanation
+#: Key of ``info`` -> the class of explanations that have it. A class that builds on `Explanation` enters itself here.
+KINDS: dict[str, type[Explanation]] = {}
 
-    return HeteroExplanation if NOTES in info else Explanation
+
+def _kind(info: dict[str, Any]) -> type[Explanation]:
+    return next((kind for key, kind in KINDS.items() if key in info), Explanation)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import Explanation, Hop, Retained
+from graphmask.explanation import KINDS, Explanation, Hop, Retained
 from graphmask.graphs import batches
+from graphmask.graphs.batches import Split
 from graphmask.graphs.edges import EdgeType
 from graphmask.graphs.hetero_edges import HeteroEdgeMap
 from graphmask.graphs.layout import Types
@@ -22,26 +23,24 @@ if TYPE_CHECKING:
     import networkx
     import torch_geometric.explain
 
-    from graphmask.explaining.case import Case
-
 #: The key of ``info`` under which an explanation holds its types, so that files and stores keep them.
 NOTES = "graphmask.hetero"
 #: And where edges have types with names though their graph is homogeneous.
 TYPE_NAMES = "edge_type_names"
 
 
-def notes(types: Types | None, case: Case) -> list[dict[str, Any]]:
-    """What the explanations of a batch's graphs say of their types."""
+def notes(types: Types | None, batch: Any, split: Split) -> list[dict[str, Any]]:
+    """What the explanations of a batch's graphs say of their types, one dictionary per graph."""
     if types is None:
-        names = getattr(case.batch, "_edge_type_names", None)  # of HeteroData.to_homogeneous()
-        return [{} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(case.split.count)]
-    assert case.split.sizes is not None
-    here = batches.types_of(case.batch)
+        names = getattr(batch, "_edge_type_names", None)  # of HeteroData.to_homogeneous()
+        return [{} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(split.count)]
+    assert split.sizes is not None
+    here = batches.types_of(batch)
     assert here is not None
     kinds = [list(kind) for kind in types.edge_types]
     return [
         {NOTES: {"num_nodes": dict(zip(here.node_types, sizes, strict=True)), "edge_types": kinds}}
-        for sizes in case.split.sizes.tolist()
+        for sizes in split.sizes.tolist()
     ]
 
 
@@ -222,6 +221,9 @@ class HeteroExplanation(Explanation):
         for *_, attributes in graph.edges(data=True):
             attributes["edge_type"] = self.edge_types[attributes["edge_type"]]
         return graph
+
+
+KINDS[NOTES] = HeteroExplanation
 
 
 def _joined(sites: Sequence[Site]) -> tuple[EdgeType, ...]:

@@ -41,7 +41,7 @@ def run(
 
 def analyse(folder: Path, fits: int, rows: int, json: Path | None) -> None:
     """The study of section 5."""
-    from graphmask.cli.analyse import collect, write_tables
+    from graphmask.cli.tables import collect, write_tables
     from graphmask.experiments.qa import experiment, study
 
     run = experiment.read(folder)

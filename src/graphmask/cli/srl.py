@@ -40,7 +40,7 @@ def run(
 
 def analyse(folder: Path, fits: int, rows: int, json: Path | None) -> None:
     """The study of section 6. In the JSON file the figures go under the model's name; the other model's stay."""
-    from graphmask.cli.analyse import collect, write_tables
+    from graphmask.cli.tables import collect, write_tables
     from graphmask.experiments.srl import experiment, study
 
     run = experiment.read(folder)

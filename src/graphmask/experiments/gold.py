@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
+from graphmask.analysis.ground_truth import Agreement
 from graphmask.divergence import kl
 from graphmask.explanation import Explanation
 from graphmask.gates.probe import Probe
 from graphmask.graphs.batches import default_forward
 from graphmask.tapping.restore import freeze, guest
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Precision, recall and F1 in per cent."""
-
-    precision: float
-    recall: float
-    f1: float
-
-    @classmethod
-    def of(cls, kept: Tensor, gold: Tensor) -> Agreement:
-        both, found, wanted = (int(t.sum()) for t in (kept & gold, kept, gold))
-        precision, recall = 100 * both / max(found, 1), 100 * both / max(wanted, 1)
-        return cls(precision, recall, 200 * both / max(found + wanted, 1))
 
 
 def compare(explanations: Iterable[Explanation], data: Sequence[Batch]) -> dict[str, Any]:

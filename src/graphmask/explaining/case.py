@@ -15,6 +15,7 @@ from graphmask.divergence import Divergence
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward, Split
 from graphmask.graphs.edges import EdgeMap
+from graphmask.graphs.groups import rank_within
 from graphmask.tapping import gradients, masking
 from graphmask.tapping.trace import Trace
 
@@ -217,12 +218,3 @@ def _scramble(number: Tensor) -> Tensor:
     number = (number ^ ((number >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     number = (number ^ ((number >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
     return number ^ ((number >> 31) & 0x1FFFFFFFF)
-
-
-def rank_within(group: Tensor, count: int) -> Tensor:
-    """For each element, how many of the same group come before it."""
-    sizes = torch.bincount(group, minlength=count)
-    order = group.argsort(stable=True)
-    rank = torch.empty_like(group)
-    rank[order] = torch.arange(len(group), device=group.device) - (sizes.cumsum(0) - sizes)[group[order]]
-    return rank

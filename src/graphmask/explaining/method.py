@@ -285,7 +285,7 @@ class Method(ABC):
         if edge_type is not None and edge_type.shape != split.edge_graph.shape:
             edge_type = None
         types = self.types or batches.types_of(case.batch)
-        info = notes(types, case)
+        info = notes(types, case.batch, split)
         for own, why in zip(info, repaired.why, strict=True):
             if why is not None:
                 own[UNREPAIRED] = why

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from graphmask.errors import GraphMaskError
-from graphmask.explaining.case import Case, Choice, rank_within
+from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.rows import RowsOnly, nodes_read, receptive_field
 from graphmask.graphs import batches
+from graphmask.graphs.groups import rank_within
 from graphmask.tapping.messages import Messages
 from graphmask.tapping.trace import record
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphmask.errors import GraphMaskError
-from graphmask.explaining.case import rank_within
+from graphmask.graphs.groups import rank_within
 
 
 class KHopLoader:

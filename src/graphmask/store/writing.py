@@ -18,13 +18,12 @@ from graphmask.explanation import Explanation
 from graphmask.store import columns, files, identity, locks
 from graphmask.store.columns import Metadata
 from graphmask.store.files import Run
+from graphmask.store.identity import Explainer
 from graphmask.store.reading import Store, read, shared_baselines
 from graphmask.tapping.restore import guest
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from graphmask.explaining.method import Method
 
 #: A shard is closed when it has this many rows or bytes, or when a kill would cost this much work.
 ROWS_PER_SHARD, BYTES_PER_SHARD, SECONDS_PER_SHARD = 1_000_000, 1 << 28, 300.0
@@ -33,7 +32,7 @@ SECONDS_FOR_THE_FIRST = 600.0
 
 
 def write(
-    method: Method,
+    method: Explainer,
     explain: Callable[[Any, str], list[Explanation]],
     loader: Iterable[Any],
     out: str | Path,
@@ -118,7 +117,7 @@ def _count_batches(seen: int, known: dict[int, str], folder: Path, rank: int, wo
 
 class _Writer:
     def __init__(
-        self, method: Method, folder: Path, settings: dict[str, Any], most: int, rank: int, world: int
+        self, method: Explainer, folder: Path, settings: dict[str, Any], most: int, rank: int, world: int
     ) -> None:
         self.method, self.folder, self.settings, self.most = method, folder, settings, most
         self.rank, self.world = rank, world

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,17 @@ from graphmask.tapping.capture import check_model, tap
 from graphmask.tapping.messages import Mask
 from graphmask.tapping.restore import guest
 
-if TYPE_CHECKING:
-    from graphmask.explanation import Explanation
+
+class Explained(Protocol):
+    """What `masked` asks of an `Explanation`, which stands in a layer above."""
+
+    @property
+    def kept(self) -> Tensor: ...
+    @property
+    def baselines(self) -> tuple[Tensor, ...]: ...
+    @property
+    def structure(self) -> tuple[Site, ...]: ...
+    def edge_map(self) -> EdgeMap: ...
 
 
 def by_user_edges(
@@ -65,7 +74,7 @@ def run(
 
 
 @contextmanager
-def masked(model: nn.Module, explanation: Explanation) -> Iterator[nn.Module]:
+def masked(model: nn.Module, explanation: Explained) -> Iterator[nn.Module]:
     """Inside, ``model`` runs on the explained graph with every dropped message replaced by its site's baseline.
 
     What an explanation claims can be checked by hand::

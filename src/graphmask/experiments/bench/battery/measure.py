@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphmask.analysis.ground_truth import area
+from graphmask.analysis.ground_truth import Agreement, area
 from graphmask.analysis.scoring import studied
 from graphmask.analysis.silence import deletion, silence
 from graphmask.experiments.bench.battery import masks
 from graphmask.experiments.bench.battery.entry import Prepared
-from graphmask.experiments.gold import Agreement
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
 
