@@ -18,6 +18,9 @@ SRC = Path(__file__).parents[1] / "src"
 LAYERS = (
     "errors",
     "_moved",
+    "bars",
+    "hooks",
+    "launch",
     "divergence",
     "files",
     "team",

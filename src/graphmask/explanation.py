@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from graphmask import files
+from graphmask import files, hooks
 from graphmask.errors import GraphMaskError
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.sites import Site, layers_of
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
 #: The key of ``info`` under which an explanation says why it could not be repaired, so that files and stores keep it.
 UNREPAIRED = "graphmask.unrepaired"
-
-
-_write_page: Callable[..., Path] | None = None
-
-
-def set_page_writer(write: Callable[..., Path]) -> None:
-    """Tell `Explanation.to_html` what writes a page; it is called as `graphmask.report.build.write_page` is."""
-    global _write_page
-    _write_page = write
 
 
 class Hop(NamedTuple):
@@ -200,11 +191,9 @@ class Explanation(Retained):
         """Write one self-contained page about this explanation; ``gold`` bool [L, E] if the answer is known.
 
         Pages are drawn by `graphmask.report`, which knows explanations and so stands in a layer above: it is called
-        through `set_page_writer`, and is loaded when the first page is written.
+        through `graphmask.hooks`, and is loaded when the first page is written.
         """
-        if _write_page is None:
-            raise GraphMaskError("Expected a page writer, found none. Import graphmask before you call to_html.")
-        return _write_page(
+        return hooks.write_page(
             path, [self], title=title, node_labels=[node_labels], edge_labels=[edge_labels], gold=[gold], notes=[notes]
         )
 
@@ -254,9 +243,5 @@ def build_all(columns: dict[str, Iterable[Any]], info: Sequence[dict[str, Any]])
 _FIELDS = tuple(field.name for field in fields(Explanation))
 
 
-#: Key of ``info`` -> the class of explanations that have it. A class that builds on `Explanation` enters itself here.
-KINDS: dict[str, type[Explanation]] = {}
-
-
 def _kind(info: dict[str, Any]) -> type[Explanation]:
-    return next((kind for key, kind in KINDS.items() if key in info), Explanation)
+    return next((kind() for key, kind in hooks.kinds.items() if key in info), Explanation)

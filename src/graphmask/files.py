@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +23,8 @@ JSON_BYTES_AT_MOST = 1 << 28
 
 def write(path: str | Path, kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Write to a temporary name beside ``path``, then rename: a reader sees the old file or the new one."""
+    import safetensors.torch
+
     header = {"graphmask": kind, "version": str(VERSION), "description": json.dumps(description)}
     # Cloned, because safetensors refuses tensors that share memory: edge_index and edge_type may be views of one.
     whole = {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
@@ -93,6 +93,8 @@ def _umask() -> int:
 
 def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the description, or a `GraphMaskError` that says what is wrong with the file."""
+    import safetensors
+
     path = Path(path)
     if not path.is_file():
         raise GraphMaskError(f"Expected a GraphMask {kind} at {path}, found no such file.")
@@ -154,6 +156,8 @@ def understood(path: str | Path, kind: str) -> Iterator[None]:
 
 def fingerprint(model: nn.Module) -> str:
     """The same for two models exactly when their parameters and buffers are the same, by name and value."""
+    import safetensors.torch
+
     digest = hashlib.sha256()
     for name, value in model.state_dict().items():
         if isinstance(value, Tensor):

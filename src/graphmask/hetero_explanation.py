@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import KINDS, Explanation, Hop, Retained
+from graphmask.explanation import Explanation, Hop, Retained
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Split
 from graphmask.graphs.edges import EdgeType
@@ -221,9 +221,6 @@ class HeteroExplanation(Explanation):
         for *_, attributes in graph.edges(data=True):
             attributes["edge_type"] = self.edge_types[attributes["edge_type"]]
         return graph
-
-
-KINDS[NOTES] = HeteroExplanation
 
 
 def _joined(sites: Sequence[Site]) -> tuple[EdgeType, ...]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from graphmask.bars import steps
 from graphmask.cli.common import Json, write_json
 from graphmask.cli.tables import write_tables
 from graphmask.errors import GraphMaskError
-from graphmask.fitting.progress import steps
 
 if TYPE_CHECKING:
     from graphmask.analysis import everything

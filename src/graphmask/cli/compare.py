@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from graphmask import experiments, methods
-from graphmask.cli.common import Json, Out, console, show, write_json
-from graphmask.files import write_bytes
+from graphmask.cli.common import METHODS, TASKS, Json, Out, console, show, write_json
 
 
 def compare(
-    task: Annotated[str, typer.Argument(help=f"One of {', '.join(experiments.TASKS)}.")],
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")],
     names: Annotated[
-        str, typer.Option("--methods", help=f"Separated by commas; all by default: {', '.join(methods.METHODS)}.")
+        str, typer.Option("--methods", help=f"Separated by commas; all by default: {', '.join(METHODS)}.")
     ] = "",
     seeds: Annotated[int, typer.Option(help="Models, fits and graphs are new for every seed.")] = 5,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
@@ -23,7 +21,9 @@ def compare(
     json: Json = None,
 ) -> None:
     """Compare methods with the known answer, by what they do to the model, and by their cost."""
+    from graphmask import experiments
     from graphmask.experiments.bench.compare import markdown, measure, not_applicable, tables
+    from graphmask.files import write_bytes
     from graphmask.report.figures import comparison, side_by_side
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]

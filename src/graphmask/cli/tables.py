@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphmask.bars import steps
 from graphmask.cli.common import console, show
-from graphmask.files import write_bytes
-from graphmask.fitting.progress import steps
 
 if TYPE_CHECKING:
     from graphmask.analysis import everything
@@ -28,6 +27,8 @@ def collect(tables: Iterable[everything.Named], count: int) -> list[everything.N
 
 def write_tables(folder: Path, found: Iterable[everything.Named], rows: int) -> dict[str, Any]:
     """Show the tables and write them: each as CSV, all as JSON, where `graphmask report` finds them."""
+    from graphmask.files import write_bytes
+
     figures: dict[str, Any] = {}
     for name, title, frame, note in found:
         cells = [[_short(cell) for cell in row] for row in frame.head(rows).rows()]

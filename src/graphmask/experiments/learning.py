@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from graphmask import files
+from graphmask.bars import steps
 from graphmask.errors import GraphMaskError
 from graphmask.fitting import checkpoint
-from graphmask.fitting.progress import steps
 
 
 @dataclass(frozen=True)

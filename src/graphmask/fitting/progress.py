@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-
+from graphmask.bars import bar, steps
 from graphmask.fitting.training import Training
+
+__all__ = ["Progress", "steps"]
 
 #: A bar drawn at every step would cost more than the step.
 EVERY = 10
@@ -18,16 +15,7 @@ EVERY = 10
 
 class Progress:
     def __init__(self, training: Training, *, enabled: bool) -> None:
-        self.bar = Bar(
-            TextColumn("GraphMask"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-            console=Console(stderr=True),
-            disable=not enabled,
-            transient=True,
-        )
+        self.bar = bar("GraphMask", enabled=enabled)
         self.names = [site.name for site in training.probe.sites]
         self.task = self.bar.add_task("", total=training.steps, completed=training.step)
         self.seen = training.step
@@ -61,19 +49,3 @@ class Progress:
             f"{'' if epoch.feasible else ' (not yet within tolerance)'}",
             soft_wrap=True,
         )
-
-
-@contextmanager
-def steps(total: int, *, enabled: bool) -> Iterator[Callable[[str], None]]:
-    """A bar for a known number of named steps; call what it gives when a step begins."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), disable=not enabled, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        begun = 0
-
-        def begin(what: str) -> None:
-            nonlocal begun
-            bar.update(task, description=what, completed=begun)
-            begun += 1
-
-        yield begin

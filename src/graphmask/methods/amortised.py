@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor, nn
 
+from graphmask import bars
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.method import Method
 from graphmask.gates.networks import SiteSpec
@@ -63,8 +62,7 @@ class Amortised(Method):
             self.prepare(probe, loader)
             optimiser = torch.optim.Adam(probe.gates.parameters(), lr=self.learning_rate)
             freeze(self.model, training=True)
-            quiet = Progress(console=Console(stderr=True), disable=not progress, transient=True)
-            with gradients.needed(), quiet as bar:
+            with gradients.needed(), bars.bar(enabled=progress) as bar:
                 task = bar.add_task(self.name, total=epochs * count)
                 step = 0
                 for _ in range(epochs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
@@ -9,9 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from graphmask import bars
 from graphmask import files as storage
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
@@ -263,10 +262,8 @@ class _Writer:
 
 @contextmanager
 def _bar(loader: Iterable[Any], enabled: bool) -> Iterator[Callable[[int], None]]:
-    console = Console(stderr=True)
-    shown = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    off = not enabled or not console.is_terminal  # a log would get empty lines
-    with Progress(TextColumn("explaining"), *shown, console=console, disable=off, transient=True) as bar:
+    # A log would get empty lines.
+    with bars.bar("explaining", enabled=enabled and sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=_count(loader))
         yield lambda graphs: bar.update(task, advance=1, description=f"{graphs:,} graphs")
 

@@ -12,11 +12,11 @@ import torch
 from torch_geometric.data import Batch
 
 from graphmask import experiments, methods
+from graphmask.bars import steps
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import gold, runner
 from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
-from graphmask.fitting.progress import steps
 
 #: Graphs: to fit on, to calibrate GraphMask on, to choose thresholds on, to be judged by, to be explained one by one.
 FIT, CALIBRATION, THRESHOLD, TEST, SINGLE = 24_000, 2_000, 256, 512, 4

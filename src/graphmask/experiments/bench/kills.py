@@ -16,10 +16,10 @@ from typing import Any
 from torch_geometric.data import Data
 
 from graphmask import store
+from graphmask.bars import steps
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import runner
 from graphmask.experiments.bench.store import Drawn, Random
-from graphmask.fitting.progress import steps
 from graphmask.store import files
 
 #: Of one store: some fifty shards, so that a kill often meets one half written.

@@ -21,13 +21,13 @@ from torch_geometric.nn import GCN
 from graphmask import store
 from graphmask.analysis import edge_types, everything
 from graphmask.analysis.side_by_side import side_by_side
+from graphmask.bars import steps
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import runner
 from graphmask.experiments.bench import resident
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
-from graphmask.fitting.progress import steps
 from graphmask.graphs.sites import Site
 from graphmask.store import columns, files
 

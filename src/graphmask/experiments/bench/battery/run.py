@@ -12,12 +12,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from graphmask.bars import steps
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import runner
 from graphmask.experiments.bench.battery.measure import measure
 from graphmask.experiments.bench.battery.models import ENTRIES
 from graphmask.files import read_json, write_bytes
-from graphmask.fitting.progress import steps
 
 #: Of the files that results are kept in; another one is measured again.
 FORMAT = 1

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from graphmask.bars import steps
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import runner
 from graphmask.experiments.bench.leaderboard import ours, shipped
 from graphmask.experiments.bench.leaderboard.figures import FIGURES, summary
 from graphmask.experiments.bench.leaderboard.sets import SETS, Board
 from graphmask.files import write_bytes
-from graphmask.fitting.progress import steps
 
 #: Predictions explained per method and seed: as many as its time allows.
 INSTANCES = {
