@@ -1,4 +1,4 @@
-"""The laws of DESIGN.md that hold for every method: the model untouched, batching, the certificate, the seed."""
+"""The laws that hold for every method: the model untouched, batching, the certificate, the seed."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphmask.cli.common import console, show, write_json
+from graphmask.cli.common import console, say_where_words_come_from, show, write_json
 
 TIMES = ("train_cpu_seconds", "fit_seconds")
 ROWS = (
@@ -26,6 +26,7 @@ def run(
     from graphmask.experiments.qa import experiment
     from graphmask.store.files import require
 
+    say_where_words_come_from()
     require()  # what is written at the end must not fail for a missing package
     out = out or Path("out") / "qa"
     console.print(f"training and explaining Entity-GCN; an interrupted run goes on: {out}", highlight=False)

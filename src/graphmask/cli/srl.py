@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as js
 from pathlib import Path
 
-from graphmask.cli.common import console, show, write_json
+from graphmask.cli.common import console, say_where_words_come_from, show, write_json
 
 TIMES = ("train_cpu_seconds", "fit_seconds")
 ROWS = ("f1", "masked_f1", "f1_change", "retained", "divergence", "flips", "faithful", *TIMES)
@@ -25,6 +25,7 @@ def run(
     from graphmask.experiments.srl import experiment
     from graphmask.store.files import require
 
+    say_where_words_come_from()
     require()  # what is written at the end must not fail for a missing package
     out = out or Path("out") / f"srl-{model}"
     console.print(f"training and explaining the {model} labeller; an interrupted run goes on: {out}", highlight=False)

@@ -8,17 +8,14 @@ from pathlib import Path
 from graphmask.errors import GraphMaskError
 
 VARIABLE = "GRAPHMASK_DATA"
-NEARBY = Path("..") / "shared" / "data"
 GLOVE = Path("embeddings") / "glove.6B.100d.fp16.npz"
 
 
 def folder() -> Path:
-    """What `GRAPHMASK_DATA` says; else `../shared/data` if it exists; else the user's cache folder."""
+    """The folder that `GRAPHMASK_DATA` names; without it, ``graphmask`` in the user's cache folder."""
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named).expanduser()
-    if NEARBY.is_dir():
-        return NEARBY
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path("~/.cache").expanduser()) / "graphmask"
 
@@ -35,6 +32,6 @@ def find(name: str) -> Path:
 
 
 def glove() -> Path | None:
-    """Word vectors where they are; a run without them says so in its figures by a lower score."""
+    """The file of word vectors; None where there is none, which runs say, and write down as ``word_vectors``."""
     path = folder() / GLOVE
     return path if path.exists() else None

@@ -210,7 +210,8 @@ def run(
 ) -> Run:
     """Train (or go on training), fit gates (or go on), explain the test part; all of it in the folder ``out``."""
     chosen = get(preset, tolerance=tolerance, epochs=epochs)
-    corpus = load(folder or data.find(REDOCRED), vectors=data.glove(), limit=limit)
+    vectors = data.glove()
+    corpus = load(folder or data.find(REDOCRED), vectors=vectors, limit=limit)
     parts = corpus.parts
     model = make("matrix", corpus.words.table, chosen.sizes, corpus.candidates, seed=seed)
     history, train_seconds = learning.train(
@@ -238,6 +239,7 @@ def run(
     trivial = rules.accuracies(parts["train"].questions, test.questions)
     figures = {
         "task": "qa",
+        "word_vectors": vectors.name if vectors else None,
         "preset": preset,
         "seed": seed,
         "tolerance": chosen.tolerance,

@@ -216,9 +216,8 @@ def run(
     """Train (or go on training), fit gates (or go on), explain the test part; all of it in the folder ``out``."""
     chosen = get(preset, tolerance=tolerance, epochs=epochs)
     sizes = chosen.sizes(model)
-    corpus = load(
-        folder or data.find(EWT), minimum=chosen.minimum, vectors=data.glove(), predicted=predicted, limit=limit
-    )
+    vectors = data.glove()
+    corpus = load(folder or data.find(EWT), minimum=chosen.minimum, vectors=vectors, predicted=predicted, limit=limit)
     labeller = make(sizes, corpus.vectors, corpus.counts, seed=seed)
     parts, unfinished = corpus.parts, out / "training.safetensors"
     history, train_seconds = learning.train(
@@ -241,6 +240,7 @@ def run(
     )
     figures = {
         "task": "srl",
+        "word_vectors": vectors.name if vectors else None,
         "model": model,
         "preset": preset,
         "seed": seed,
