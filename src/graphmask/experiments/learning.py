@@ -90,17 +90,24 @@ def train(
                 best = _state(judged)
             history.append({"epoch": epoch + 1, "loss": mean, measure: found})
             if path is not None:
-                tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
-                tensors |= {f"best.{key}": value for key, value in best.items()}
-                tensors |= checkpoint.optimiser_to_tensors(optimiser)
-                if average is not None:
-                    tensors |= {f"average.{key}": value for key, value in average.state_dict().items()}
                 spent = seconds + time.process_time() - started
                 about = {"settings": same, "history": history, "cpu_seconds": spent}
-                files.write(path, "training", tensors, about)
+                files.write(path, "training", _tensors(model, best, optimiser, average), about)
     model.load_state_dict(best)
     model.eval()
     return history, seconds + time.process_time() - started
+
+
+def _tensors(
+    model: nn.Module, best: dict[str, Tensor], optimiser: torch.optim.Adam, average: AveragedModel | None
+) -> dict[str, Tensor]:
+    """All that a training must have to go on."""
+    tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
+    tensors |= {f"best.{key}": value for key, value in best.items()}
+    tensors |= checkpoint.optimiser_to_tensors(optimiser)
+    if average is not None:
+        tensors |= {f"average.{key}": value for key, value in average.state_dict().items()}
+    return tensors
 
 
 def _epoch(

@@ -99,27 +99,29 @@ def generate(graphs: int, *, seed: int, batch_size: int = 64, config: RelayConfi
 
     kind = torch.zeros(int(nodes.sum()), dtype=torch.long)
     kind[source] = 1 + torch.where(from_mid, mid_colour[mid], config.mid_colours + leaf_colour)
-    query = torch.cat(
-        [
-            F.one_hot(more, config.leaf_colours),
-            F.one_hot(less, config.leaf_colours),
-            F.one_hot(asked, config.mid_colours),
-        ],
-        dim=1,
-    )
-    kinds = 1 + config.mid_colours + config.leaf_colours
-    x = torch.cat([query.repeat_interleave(nodes, dim=0), F.one_hot(kind, kinds)], dim=1).float()
+    x = torch.cat([_queries(more, less, asked, config).repeat_interleave(nodes, dim=0), _kinds(kind, config)], dim=1)
     gold = torch.stack([is_asked[mid] & (is_more | is_less), from_mid & (is_asked & (surplus != 0))[mid]], dim=1)
     return batches(
         batch_size,
         nodes=nodes,
         edges=edges,
-        x=x,
+        x=x.float(),
         edge_index=torch.stack([source, target]),
         edge_type=torch.where(from_mid, MID_TO_ROOT, LEAF_TO_MID),
         y=(total > 0).long(),
         gold=gold,
     )
+
+
+def _queries(more: Tensor, less: Tensor, asked: Tensor, config: RelayConfig) -> Tensor:
+    """[graphs, 2C + M] one-hots of the two leaf colours and of the mid colour."""
+    colours = [F.one_hot(colour, config.leaf_colours) for colour in (more, less)]
+    return torch.cat([*colours, F.one_hot(asked, config.mid_colours)], dim=1)
+
+
+def _kinds(kind: Tensor, config: RelayConfig) -> Tensor:
+    """[nodes, 1 + M + C] one-hots of what each node is: root, mid by colour, leaf by colour."""
+    return F.one_hot(kind, 1 + config.mid_colours + config.leaf_colours)
 
 
 class RelayConv(MessagePassing):

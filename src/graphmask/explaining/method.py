@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, overload
@@ -34,6 +35,7 @@ from graphmask.tapping.capture import check_model
 from graphmask.tapping.messages import Messages
 from graphmask.tapping.restore import freeze, guest
 from graphmask.tapping.trace import record
+from graphmask.team import Team
 
 
 class Method(ABC):
@@ -201,22 +203,8 @@ class Method(ABC):
         if out is not None:
             if counterfactual:
                 raise GraphMaskError("Expected counterfactual=True without out=DIR: a store does not keep them.")
-            written = write(
-                self,
-                explain,
-                loader,
-                out,
-                repair=repair,
-                metadata=metadata,
-                shard_rows=shard_rows,
-                progress=progress,
-                rank=team.rank if shard is None else shard[0],
-                world=team.size if shard is None else shard[1],
-            )
-            if team.size == 1:
-                return written
-            team.wait()
-            return store.open(out)  # what all of them have written
+            wanted = partial(write, self, explain, loader, out, repair=repair, metadata=metadata, progress=progress)
+            return _by_all(wanted, team, out, shard, shard_rows)
         if metadata is not None or shard_rows is not None:
             raise GraphMaskError("Expected out=DIR together with metadata or shard_rows, got no folder to write to.")
         # The model is borrowed batch by batch: between two explanations it is the user's.
@@ -321,6 +309,18 @@ class Method(ABC):
             parts = zip(edges(found, 1), there.tolist(), strict=True)
             columns["counterfactual"] = (part if is_there else None for part, is_there in parts)
         return build_all(columns, info)
+
+
+def _by_all(
+    wanted: Callable[..., Store], team: Team, out: str | Path, shard: tuple[int, int] | None, shard_rows: int | None
+) -> Store:
+    """Each process writes its share; what comes back is what all of them have written."""
+    rank, world = shard or (team.rank, team.size)
+    written = wanted(shard_rows=shard_rows, rank=rank, world=world)
+    if team.size == 1:
+        return written
+    team.wait()
+    return store.open(out)
 
 
 def check_tolerance(tolerance: float) -> float:

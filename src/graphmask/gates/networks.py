@@ -7,7 +7,7 @@ r"""Gate networks: for every edge of a site, the location of its gate.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -16,107 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
-from graphmask.ops.kernels import ALL, Columns, Rows, Standard, Top, clamp, fold, head, place
+from graphmask.gates.base import INITIAL_LOCATION, Gate, SiteSpec, inverse_scale, linear
+from graphmask.gates.bilinear import BilinearGate
+from graphmask.ops.kernels import ALL, Columns, Rows, Standard, Top, fold, head, place
 from graphmask.ops.moments import Moments
 from graphmask.tapping.messages import Messages
 
-#: c: gates start open.
-INITIAL_LOCATION = 2.0
+__all__ = ["INITIAL_LOCATION", "BilinearGate", "EdgeGate", "Gate", "SiteSpec", "build"]
+
 #: Edges per site whose gates are moved by one step of training.
 TRAIN_EDGES = 1 << 13
-
-
-@dataclass
-class SiteSpec:
-    """Sizes of what a gate sees at its site. 0 or absent: the layer does not have it."""
-
-    message: int
-    source: int
-    target: int
-    features: dict[str, int]
-    categories: dict[str, int]
-    pieces: int
-    lifted: bool = False  #: the message is a node's row times a number
-    matrix: bool = False
-    relations: int = 1
-
-    @classmethod
-    def of(cls, pieces: list[Messages]) -> SiteSpec:
-        """From the messages of all calls of a site on a first batch."""
-        first = pieces[0]
-        if first.matrix is not None:
-            call = first.matrix
-            size = call.nodes.shape[-1]
-            return cls(call.messages.shape[-1], size, size, {}, {}, 1, matrix=True, relations=call.adjacency.shape[1])
-        categories = {}
-        for key in first.categories:
-            largest = max((int(m.categories[key].max()) for m in pieces if m.categories[key].numel()), default=0)
-            # Relations that a first batch does not show share the rows of a table with some room.
-            categories[key] = max(first.num_relations, largest + 1, 64)
-        return cls(
-            message=first.flat().shape[1],
-            source=0 if first.source_states is None else first.source_states.shape[1],
-            target=0 if first.target_states is None else first.target_states.shape[1],
-            features={key: value.shape[1] for key, value in first.features.items()},
-            categories=categories,
-            pieces=len(pieces),
-            lifted=all(m.is_lifted() for m in pieces),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def widened(self, other: SiteSpec) -> SiteSpec:
-        """With room for what another batch shows."""
-        room = {key: max(rows, other.categories.get(key, 0)) for key, rows in self.categories.items()}
-        return replace(self, categories=room, lifted=self.lifted and other.lifted)
-
-
-class Gate(nn.Module):
-    """What edge-list and matrix gates share: standardised inputs, and the calibrated shift of the location."""
-
-    shift: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("shift", torch.zeros(()))
-
-    def standardise(self, pieces: list[Messages]) -> None:
-        """Take mean and spread of every input from a first batch."""
-        self.take({key: [found] for key, found in self.moments(pieces).items()})
-
-    def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
-        """Of every input, by name, on one batch."""
-        raise NotImplementedError
-
-    def take(self, moments: dict[str, list[Moments]]) -> None:
-        """Standardise by those of one or more batches."""
-        raise NotImplementedError
-
-    def start_at(self, location: float) -> None:
-        """Give all edges the same location: what they come to differ in is learnt, not drawn."""
-        raise NotImplementedError
-
-    def next_rows(self, messages: Messages) -> slice:
-        """Edges whose gates the next step of training moves."""
-        return ALL
-
-    def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
-        """[E'] locations before the shift, with gradients from ``rows``."""
-        raise NotImplementedError
-
-    def forward(self, messages: Messages, rows: slice = ALL) -> Tensor:
-        """[E'] calibrated locations of the Hard Concrete gates, in full precision whatever the model runs in."""
-        kind = self.shift.device.type
-        if not torch.is_autocast_enabled(kind):
-            return self.raw(messages, rows) - self.shift
-        with torch.autocast(kind, enabled=False):
-            return self.raw(messages, rows) - self.shift
-
-
-def _linear(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter:
-    bound = columns**-0.5
-    return nn.Parameter(torch.empty(rows, columns).uniform_(-bound, bound, generator=generator))
 
 
 def _same(column: Tensor, numbers: Tensor) -> bool:
@@ -210,7 +119,7 @@ class EdgeGate(Gate):
         sizes = {"source": spec.source, "target": spec.target, "message": spec.message}
         sizes |= {f"feature:{key}": size for key, size in spec.features.items()}
         self.sizes = {key: size for key, size in sizes.items() if size}
-        self.weights = nn.ParameterDict({key: _linear(hidden, size, generator) for key, size in self.sizes.items()})
+        self.weights = nn.ParameterDict({key: linear(hidden, size, generator) for key, size in self.sizes.items()})
         tables = {f"category:{key}": rows for key, rows in spec.categories.items()}
         if spec.pieces > 1:
             tables["piece"] = spec.pieces
@@ -261,7 +170,7 @@ class EdgeGate(Gate):
         for key, parts in moments.items():
             found = Moments.union(parts)
             self.get_buffer(f"mean:{key}").copy_(found.mean)
-            self.get_buffer(f"scale:{key}").copy_(_scale(found.deviation))
+            self.get_buffer(f"scale:{key}").copy_(inverse_scale(found.deviation))
 
     @torch.no_grad()
     def start_at(self, location: float) -> None:
@@ -357,71 +266,6 @@ class EdgeGate(Gate):
         return rows, [(inputs[key], folded.weights[key]) for key in left]
 
 
-class BilinearGate(Gate):
-    r"""The matrix form: :math:`\hat\gamma_r = \hat W_r\, \mathrm{ReLU}(\mathrm{LN}(\hat W_1 H))\, H^\top + c`."""
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, spec: SiteSpec, hidden: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.spec = spec
-        self.first = _linear(hidden, spec.source, generator)
-        self.bias = nn.Parameter(torch.zeros(hidden))
-        self.norm = nn.LayerNorm(hidden)
-        # Scaled so that locations start near their bias: gates must start open.
-        start = torch.randn(spec.relations, spec.source, hidden, generator=generator)
-        self.relation = nn.Parameter(0.1 * start / (hidden * spec.source) ** 0.5)
-        self.out_bias = nn.Parameter(torch.full((spec.relations,), INITIAL_LOCATION))
-        self.register_buffer("mean", torch.zeros(spec.source))
-        self.register_buffer("scale", torch.ones(spec.source))
-
-    @torch.no_grad()
-    def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
-        call = pieces[0].matrix
-        assert call is not None
-        b, _, receiver, sender = call.entries
-        present = torch.cat([torch.stack([b, receiver]), torch.stack([b, sender])], 1).unique(dim=1)
-        value = call.nodes[present[0], present[1]].to(self.mean.dtype)  # padding is no node
-        return {"states": Moments.of(value)} if value.shape[0] else {}
-
-    @torch.no_grad()
-    def take(self, moments: dict[str, list[Moments]]) -> None:
-        for parts in moments.values():
-            found = Moments.union(parts)
-            self.mean.copy_(found.mean)
-            self.scale.copy_(_scale(found.deviation))
-
-    @torch.no_grad()
-    def start_at(self, location: float) -> None:
-        self.relation.mul_(0.1)  # not zero: the gradient of either factor would be zero too
-        self.out_bias.fill_(location)
-
-    def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
-        call = messages.matrix
-        if call is None or call.nodes.shape[-1] != self.spec.source or call.adjacency.shape[1] != self.spec.relations:
-            raise GraphMaskError("Expected the same state size and relations at this site as when it was fitted.")
-        states = (call.nodes.detach().to(self.mean.dtype) - self.mean) * self.scale
-        left = F.relu(self.norm(F.linear(states, self.first, self.bias)))  # [B, N, h]
-        b, r, receiver, sender = call.entries
-        if call.adjacency.is_sparse:
-            right = torch.einsum("bnh,rdh->brnd", left, self.relation)  # [B, R, N, d]: the sender's half
-            location = (right[b, r, sender] * states[b, receiver]).sum(-1)
-        else:
-            right = torch.einsum("bnh,rdh->brnd", left, self.relation)
-            location = (states[:, None] @ right.transpose(-1, -2))[b, r, receiver, sender]
-        return clamp(location + self.out_bias[r])
-
-
-def _scale(deviation: Tensor) -> Tensor:
-    """[d] what inputs are multiplied by: about one over their deviation, and no more for those that hardly vary.
-
-    Words that occur once would otherwise outweigh all others and tell single nodes apart. A feature that never varies
-    says nothing: it is left out rather than its rounding errors blown up.
-    """
-    common = (deviation**2).mean()
-    return torch.where(deviation > 1e-5, (2 / (deviation**2 + common).clamp_min(1e-30)).sqrt(), 0.0)
-
-
 def build(spec: SiteSpec, hidden: int, generator: torch.Generator) -> Gate:
+    """The gate network that fits a site."""
     return (BilinearGate if spec.matrix else EdgeGate)(spec, hidden, generator)

@@ -315,9 +315,6 @@ class Probe(nn.Module):
         answers: dict[tuple[int, int], tuple[Tensor, slice]] = {}
         where: dict[tuple[int, int], Tensor | None] = {}  # the user's edges that these gates are of
         gated: list[list[Gated]] = [[] for _ in self.sites]
-        # Both passes draw the same dropout: what differs between them is the masking alone.
-        device = self.scales.device
-        random_state = _random_state(device)
 
         def capture(messages: Messages) -> None:
             gate = self.gate(messages.site)
@@ -345,25 +342,34 @@ class Probe(nn.Module):
                 gate = gate.new_ones(edge_map.count + 1).index_put((torch.cat(edges),), gate)[:-1]
             return gate, baselines[site]
 
-        known = self._last_run
-        if known is not None and known.proven and known.is_of(batch):
-            original = known.output
-            for messages in known.messages:
-                capture(messages)
-        else:
-            run = OriginalRun(batch, self.specs)
-            with torch.no_grad(), tap(model, lambda m: capture(run.see(m)), edge_map, self.sites) as state:
-                original = run.output = batches.call(forward, model, batch)
-                state.check_complete()
-            run.pure &= all(torch.equal(*states) for states in zip(random_state, _random_state(device), strict=True))
-            run.proven = run.repeats(known)
-            self._last_run = run if run.pure else None
-            _set_random_state(random_state, device)
+        original = self._original(model, forward, batch, edge_map, capture)
         mask = Mask(at, of_edges, lambda site: self.logits[str(site)])
         with tap(model, mask, edge_map, self.sites, recompute=self.recompute):
             masked = batches.call(forward, model, batch)
         gradients.check_passed(original, masked, any(z.requires_grad for z, _ in answers.values()))
         return original, masked, [Gated.join(parts) for parts in gated]
+
+    def _original(
+        self, model: nn.Module, forward: Forward, batch: Any, edge_map: EdgeMap, capture: Callable[[Messages], None]
+    ) -> Tensor:
+        """The output of the original model, whose messages are captured on the way; known ones are not run again."""
+        # Both passes draw the same dropout: what differs between them is the masking alone.
+        device = self.scales.device
+        random_state = _random_state(device)
+        known = self._last_run
+        if known is not None and known.proven and known.is_of(batch):
+            for messages in known.messages:
+                capture(messages)
+            return known.output
+        run = OriginalRun(batch, self.specs)
+        with torch.no_grad(), tap(model, lambda m: capture(run.see(m)), edge_map, self.sites) as state:
+            run.output = batches.call(forward, model, batch)
+            state.check_complete()
+        run.pure &= all(torch.equal(*states) for states in zip(random_state, _random_state(device), strict=True))
+        run.proven = run.repeats(known)
+        self._last_run = run if run.pure else None
+        _set_random_state(random_state, device)
+        return run.output
 
 
 def _content(batch: Any) -> list[Any] | None:

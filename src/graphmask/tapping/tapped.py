@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
-from torch_geometric.utils import is_sparse
 
 from graphmask.errors import GraphMaskError
 from graphmask.graphs.edges import EdgeMap, effective_edges
 from graphmask.graphs.sites import ABSENT, Site
 from graphmask.tapping import behind, edge_arguments, edge_softmax
 from graphmask.tapping import messages as sent
+from graphmask.tapping.exchange import between, contents_exchanged, exchange_order
 from graphmask.tapping.locating import Locator
 from graphmask.tapping.messages import (
     Answer,
@@ -133,13 +133,13 @@ class Tap:
         # Without a gradient: the root of a sum of weights has none where it is zero.
         gate = torch.stack([answer[0].detach()[rows] for answer in answers]).amax(0)
         if mask.exchange is not None:
-            order = _exchange(gate, mask.exchange)
+            order = exchange_order(gate, mask.exchange)
             found = {name: value[order] for name, value in found.items()}
         baseline = answers[0][1].detach()
         constants = self.sites[mine[0]].stand_in.inputs_of(baseline[rows] if baseline.dim() > 1 else baseline)
         for name, constant in constants.items():
             if name in found and math.prod(found[name].shape[1:]) == constant.shape[-1]:
-                found[name] = _between(found[name], gate, constant)
+                found[name] = between(found[name], gate, constant)
         return edge_arguments.exchanged(bound, found)
 
     def _rows(self, site: Site, count: int) -> Tensor | slice | None:
@@ -241,7 +241,7 @@ class Tap:
         """A layer is about to compute messages, or what it compares edges by, from ``kwargs``."""
         if self.mask is not None and self.mask.exchange is not None:
             gate = self.answer(name, self.begin(name, layer, edge_index))[0]
-            kwargs = _exchanged(kwargs, _exchange(gate, self.mask.exchange))
+            kwargs = contents_exchanged(kwargs, exchange_order(gate, self.mask.exchange))
         self.underway = _Underway(name, layer, edge_index, kwargs, threading.get_ident())
         return kwargs
 
@@ -374,7 +374,7 @@ class Tap:
             self._look(messages)
             return value
         if self.mask.exchange is not None:
-            messages.value = value[_exchange(self.mask.at(messages)[0], self.mask.exchange)]
+            messages.value = value[exchange_order(self.mask.at(messages)[0], self.mask.exchange)]
         gate, baseline, *rows = self.mask.at(messages)
         return sent.replace(messages, gate, baseline, *rows)
 
@@ -388,35 +388,6 @@ class Tap:
             self._look(Messages(**vars(about), value=call.messages, edge_dim=0, matrix=call))
             return None
         if self.mask.exchange is not None:
-            order = _exchange(self.mask.at(about)[0], self.mask.exchange)
+            order = exchange_order(self.mask.at(about)[0], self.mask.exchange)
             call.carried, call.weights = call.rows()[order], call.weights[order]
         return self.mask.at(about)
-
-
-def _exchange(gate: Tensor, generator: torch.Generator) -> Tensor:
-    """[E'] an order of the edges in which those whose gate is shut have changed places at random."""
-    order = torch.arange(len(gate), device=gate.device)
-    shut = (gate == 0).nonzero().view(-1)
-    order[shut] = shut[torch.randperm(len(shut), generator=generator).to(shut.device)]
-    return order
-
-
-def _exchanged(kwargs: dict[str, Any], order: Tensor) -> dict[str, Any]:
-    """What a layer knows of its edges (of their senders, not of their receivers), in another order."""
-    count = len(order)
-
-    def is_content(key: str, value: Any) -> bool:
-        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or is_sparse(value):
-            return False
-        return key not in MessagePassing.special_args and not key.endswith("_i") and value.shape[:1] == (count,)
-
-    return {key: value[order] if is_content(key, value) else value for key, value in kwargs.items()}
-
-
-def _between(value: Tensor, gate: Tensor, constant: Tensor) -> Tensor:
-    """z v + (1 - z) c, of an argument with a row per edge."""
-    gate = gate.view(-1, *[1] * (value.dim() - 1))
-    constant = constant.to(value.dtype).reshape(-1, *value.shape[1:])
-    if gate.dtype == torch.bool:
-        return torch.where(gate, value, constant)
-    return torch.lerp(constant.expand_as(value), value, gate.to(value.dtype))
