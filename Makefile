@@ -3,10 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test docs lint clean
+.PHONY: demo check test docs lint clean
+
+# Corpora that lie beside the checkout; the library itself looks only where GRAPHMASK_DATA says, and in the user's cache.
+ifneq ($(wildcard ../shared/data),)
+export GRAPHMASK_DATA ?= $(abspath ../shared/data)
+endif
 
 demo: $(VENV)/installed
 	$(BIN)/graphmask demo
+
+# Lint, types, and the tests that are done within two minutes on two cores.
+check: $(VENV)/installed-dev lint
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 # The browser tests use Debian's chromium if it is there or can be installed; otherwise pytest says they were skipped.
 test: $(VENV)/installed-dev lint
@@ -21,6 +30,7 @@ docs: $(VENV)/installed-dev
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
 	$(BIN)/mypy
 
 $(VENV)/pip:
@@ -28,7 +38,7 @@ $(VENV)/pip:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	touch $@
 
-$(VENV)/installed: $(VENV)/pip pyproject.toml setup.py src/graphmask/_fused.c constraints.txt
+$(VENV)/installed: $(VENV)/pip pyproject.toml setup.py src/graphmask/ops/_fused.c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all]"
 	touch $@
 

@@ -5,8 +5,8 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "graphmask._fused",
-            ["src/graphmask/_fused.c"],
+            "graphmask.ops._fused",
+            ["src/graphmask/ops/_fused.c"],
             extra_compile_args=["-O3", "-Wno-psabi"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             py_limited_api=True,

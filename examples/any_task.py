@@ -138,7 +138,7 @@ def train(model: nn.Module, batches: list[Any], labels: Any) -> nn.Module:
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(-(-STEPS // len(batches))):
         for batch in batches:
-            output, wanted = graphmask.batches.default_forward(model, batch), labels(batch)
+            output, wanted = graphmask.graphs.batches.default_forward(model, batch), labels(batch)
             loss = F.mse_loss(output, wanted) if wanted.is_floating_point() else F.cross_entropy(output, wanted)
             optimiser.zero_grad()
             loss.backward()

@@ -24,7 +24,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import MessagePassing
 
 from graphmask import Explanation, GraphMask
-from graphmask.training import Recipe
+from graphmask.fitting.training import Recipe
 
 T1, T2, IGNORED, CENTRE = range(4)  # the channels of a node; CENTRE marks the node whose sum is read
 CHANNELS = 4

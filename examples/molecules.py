@@ -22,8 +22,8 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GraphConv, global_add_pool
 
 from graphmask import GraphMask
+from graphmask.experiments import mutagenicity
 from graphmask.report.build import write_report
-from graphmask.tasks import mutagenicity
 
 
 # %% The model

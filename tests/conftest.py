@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -10,3 +13,53 @@ settings.register_profile(
     "graphmask", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("graphmask")
+
+HERE = Path(__file__).parent
+#: Files whose tests train models for long, start processes or drive a browser: `make check` leaves them out.
+SLOW = {
+    "bench/test_battery.py",
+    "bench/test_battery_figures.py",
+    "bench/test_leaderboard.py",
+    "hetero/test_laws.py",
+    "laws/test_certificate.py",
+    "laws/test_implementations.py",
+    "laws/test_properties.py",
+    "laws/test_reproducible.py",
+    "laws/test_symmetry.py",
+    "laws/test_untouched.py",
+    "methods/test_laws.py",
+    "report/test_browser.py",
+    "report/test_browser_question.py",
+    "report/test_browser_sentence.py",
+    "report/test_figures.py",
+    "report/test_question.py",
+    "store/test_compaction.py",
+    "store/test_processes.py",
+    "store/test_resume.py",
+    "tasks/qa/test_experiment.py",
+    "tasks/srl/test_conll09.py",
+    "tasks/srl/test_conll09_errors.py",
+    "tasks/srl/test_experiment.py",
+    "tasks/test_relay.py",
+    "tasks/test_star_graphs.py",
+    "test_analyse.py",
+    "test_any_task.py",
+    "test_bench_store.py",
+    "test_checkpoint.py",
+    "test_cli.py",
+    "test_compare.py",
+    "test_distributed.py",
+    "test_docs.py",
+    "test_examples.py",
+    "test_from_elsewhere.py",
+    "test_holds.py",
+    "test_import.py",
+    "test_moved.py",
+    "test_repair.py",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix() in SLOW:
+            item.add_marker(pytest.mark.slow)

@@ -15,7 +15,10 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from graphmask import GraphMask, GraphMaskError, distributed, hard_concrete, storage, training
+from graphmask import GraphMask, GraphMaskError, files
+from graphmask import team as distributed
+from graphmask.fitting import training
+from graphmask.gates import hard_concrete
 from reference import toy
 
 EPOCHS, BATCHES, SIZE = 4, 11, 6
@@ -149,13 +152,13 @@ def everything(folder: Path, team: distributed.Team) -> None:
     result["complaints"].append(
         complaint(lambda: nan.fit([*bad[:3], Batch.from_data_list(graphs()[:3])], bad, epochs=1, progress=False))
     )
-    storage.write(folder / f"rank{team.rank}", "explanation", tensors, result)
+    files.write(folder / f"rank{team.rank}", "explanation", tensors, result)
 
 
 def command(folder: Path) -> None:
     """`graphmask run star`, with an untrained model and few graphs."""
     from graphmask import cli
-    from graphmask.tasks import runner, star_graphs
+    from graphmask.experiments import runner, star_graphs
 
     runner.FIT, runner.VALIDATION, runner.TEST = 640, 100, 130
     training.RECIPES["noisy"] = training.Recipe(steps=10)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from graphmask import Explanation, GraphMask, GraphMaskError, analysis, cli, tasks
+from graphmask import Explanation, GraphMask, GraphMaskError, analysis, cli, experiments
 from graphmask.analysis import everything
-from graphmask.bench import store as bench
-from graphmask.tasks import folder as folders
-from graphmask.tasks import runner
+from graphmask.experiments import folder as folders
+from graphmask.experiments import runner
+from graphmask.experiments.bench import store as bench
 from laws.support import QUICK
 from reference.hasty import halve
 
@@ -30,7 +30,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name, value in (("FIT", 640), ("VALIDATION", 128), ("TEST", 256)):
             patch.setattr(runner, name, value)
         patch.setattr(everything, "BATCHES", 2)
-        model = tasks.get("star").make(seed=0).eval()
+        model = experiments.get("star").make(seed=0).eval()
         trained = model, {"accuracy": 0.5, "train_cpu_seconds": 0.0}
         run = runner.run("star", 0, recipe=QUICK, trained=trained, progress=False)
         halve(run.explainer, run.test)

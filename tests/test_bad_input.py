@@ -17,7 +17,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv
 
 from graphmask import Explanation, GraphMask, GraphMaskError, MessageTap, load, masked
-from graphmask.calibration import Verdict
+from graphmask.fitting.calibration import Verdict
 from reference import toy
 
 GOOD = toy.loader(2, 4)

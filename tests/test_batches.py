@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from graphmask import GraphMaskError, batches
-from graphmask.batches import default_forward, split
+from graphmask import GraphMaskError
+from graphmask.graphs import batches
+from graphmask.graphs.batches import default_forward, split
 
 X, EDGES = torch.arange(8.0).view(4, 2), torch.tensor([[0, 1, 2], [1, 2, 3]])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphmask.bench import core, scale
-from graphmask.bench.memory import peak_bytes
-from graphmask.training import LOGITS_EVERY
+from graphmask.experiments.bench import core, scale
+from graphmask.experiments.bench.memory import peak_bytes
+from graphmask.fitting.training import LOGITS_EVERY
 
 MEGA = 1 << 20
 

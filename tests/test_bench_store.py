@@ -11,8 +11,8 @@ from polars.testing import assert_frame_equal
 
 from graphmask import GraphMaskError, analysis, store
 from graphmask.analysis import everything, side_by_side
-from graphmask.bench import kills, load, resident
-from graphmask.bench import store as bench
+from graphmask.experiments.bench import kills, load, resident
+from graphmask.experiments.bench import store as bench
 from graphmask.store import reading, writing
 
 #: Of a list of explanations, by name as in `everything.STREAMED`.

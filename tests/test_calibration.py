@@ -10,9 +10,8 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn.models import GCN
 
-from graphmask import hard_concrete
-from graphmask.batches import default_forward
-from graphmask.calibration import (
+from graphmask.divergence import Divergence
+from graphmask.fitting.calibration import (
     ERRORS,
     KEEP_ALL,
     MARGIN,
@@ -25,10 +24,11 @@ from graphmask.calibration import (
     shifted,
     together,
 )
-from graphmask.distributed import ALONE
-from graphmask.divergence import Divergence
-from graphmask.history import points
-from graphmask.probe import Probe
+from graphmask.fitting.history import points
+from graphmask.gates import hard_concrete
+from graphmask.gates.probe import Probe
+from graphmask.graphs.batches import default_forward
+from graphmask.team import ALONE
 from reference import toy
 
 

@@ -9,13 +9,14 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from graphmask import GraphMask, GraphMaskError, capture
-from graphmask.edges import effective_edges
+from graphmask import GraphMask, GraphMaskError
+from graphmask.fitting.training import Recipe
 from graphmask.gates import SiteSpec, build
-from graphmask.masking import by_user_edges
-from graphmask.messages import Messages
-from graphmask.sites import Site, StandIn
-from graphmask.training import Recipe
+from graphmask.graphs.edges import effective_edges
+from graphmask.graphs.sites import Site, StandIn
+from graphmask.tapping import capture
+from graphmask.tapping.masking import by_user_edges
+from graphmask.tapping.messages import Messages
 
 QUICK = Recipe(steps=4)
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from graphmask import GraphMask, GraphMaskError, checkpoint, explainer, load, storage, training
-from graphmask.calibration import Candidate, Verdict
-from graphmask.training import Epoch, History
+from graphmask import GraphMask, GraphMaskError, explainer, files, load
+from graphmask.fitting import checkpoint, training
+from graphmask.fitting.calibration import Candidate, Verdict
+from graphmask.fitting.training import Epoch, History
 from reference import toy
 
 EPOCHS = 4
@@ -128,7 +129,7 @@ def test_killed_and_resumed_is_never_killed(recipe: str, whole: dict[str, GraphM
         process.send_signal(signal.SIGKILL)
         assert process.wait(30) == -signal.SIGKILL
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
-    _, description = storage.read(path, "checkpoint")
+    _, description = files.read(path, "checkpoint")
     assert (description["epoch"], description["step"]) == (1, 10)
 
     resumed, begun = explainer_of(recipe), []
@@ -309,7 +310,7 @@ def test_foreign_and_truncated_checkpoints_are_refused(stopped: Path, tmp_path: 
         with pytest.raises(GraphMaskError, match="truncated or foreign"):
             explainer_of("concave").fit(shuffled(), epochs=EPOCHS, checkpoint=path, progress=False)
         assert path.read_bytes() == damaged
-    storage.write(path, "checkpoint", {}, {"settings": {}})
+    files.write(path, "checkpoint", {}, {"settings": {}})
     with pytest.raises(GraphMaskError, match="Expected a checkpoint"):
         explainer_of("concave").fit(shuffled(), epochs=EPOCHS, checkpoint=path, progress=False)
 

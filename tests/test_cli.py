@@ -9,9 +9,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from graphmask import GraphMaskError, cli, tasks
-from graphmask.tasks import folder as folders
-from graphmask.tasks import runner
+from graphmask import GraphMaskError, cli, experiments
+from graphmask.experiments import folder as folders
+from graphmask.experiments import runner
 
 invoke = CliRunner().invoke
 
@@ -106,7 +106,7 @@ def test_report_of_what_is_no_run(tmp_path: Path) -> None:
 
 def test_unknown_task_names_the_known_ones() -> None:
     with pytest.raises(GraphMaskError, match=r"among star, relay, got 'stars'"):
-        tasks.get("stars")
+        experiments.get("stars")
     result = invoke(cli.app, ["run", "stars"])
     assert isinstance(result.exception, GraphMaskError)
 
@@ -131,7 +131,7 @@ def test_bench_gold_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """The table and its summary, on a fit too short to be good."""
     for name, value in (("FIT", 640), ("VALIDATION", 128), ("TEST", 128)):
         monkeypatch.setattr(runner, name, value)
-    model = tasks.get("star").StarModel().eval()
+    model = experiments.get("star").StarModel().eval()
     monkeypatch.setattr(runner, "train_model", lambda *_: (model, {"accuracy": 0.5, "train_cpu_seconds": 0.0}))
     figures = tmp_path / "gold.json"
     result = invoke(cli.app, ["bench", "gold", "--seeds", "1", "--tasks", "star", "--json", str(figures)])

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from graphmask import GraphMaskError, cli, methods, tasks, training
-from graphmask.bench import compare
-from graphmask.tasks import runner
+from graphmask import GraphMaskError, cli, experiments, methods
+from graphmask.experiments import runner
+from graphmask.experiments.bench import compare
+from graphmask.fitting import training
 
 invoke = CliRunner().invoke
 SIZES = {"FIT": 128, "CALIBRATION": 64, "THRESHOLD": 64, "TEST": 64, "SINGLE": 2}
@@ -24,7 +25,7 @@ def star() -> tuple[nn.Module, compare.Data]:
     with pytest.MonkeyPatch.context() as patch, runner.one_thread():
         for name, size in SIZES.items():
             patch.setattr(compare, name, size)
-        return tasks.get("star").train(seed=0)[0], compare.Data.of(tasks.get("star"), 0)
+        return experiments.get("star").train(seed=0)[0], compare.Data.of(experiments.get("star"), 0)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_the_papers_ordering(
 
 
 def test_thresholds_are_the_best_on_validation() -> None:
-    task = tasks.get("star")
+    task = experiments.get("star")
     data = task.generate(8, seed=0)
     explanations = list(methods.get("random")(task.make(seed=0)).explain_all(data))
     gold = torch.cat([batch.gold for batch in data]).t()
@@ -74,7 +75,7 @@ def test_thresholds_are_the_best_on_validation() -> None:
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in SIZES.items():
         monkeypatch.setattr(compare, name, size)
-    monkeypatch.setattr(runner, "train_model", lambda name, seed: (tasks.get(name).make(seed=seed), {}))
+    monkeypatch.setattr(runner, "train_model", lambda name, seed: (experiments.get(name).make(seed=seed), {}))
     monkeypatch.setitem(training.RECIPES, "noisy", training.Recipe(steps=20))
     chosen = "graphmask,occlusion,random,integrated_gradients"
     arguments = ["compare", "relay", "--methods", chosen, "--seeds", "2", "--out", str(tmp_path)]
@@ -113,6 +114,6 @@ def test_what_does_not_apply_is_known_before_any_work(monkeypatch: pytest.Monkey
         compare.measure("star", ["gate_scores"])
     with pytest.raises(GraphMaskError, match=r"among star, relay"):
         compare.measure("stars")
-    names, unfit = compare.choose([], tasks.get("star"))
+    names, unfit = compare.choose([], experiments.get("star"))
     assert list(unfit) == ["gate_scores"]
     assert len(names) == len(methods.METHODS) - 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from graphmask.constraint import Constraint, MultiplicativeConstraint, SoftplusConstraint
+from graphmask.fitting.constraint import Constraint, MultiplicativeConstraint, SoftplusConstraint
 from reference import constraint as literal
 
 TOLERANCE = 0.03

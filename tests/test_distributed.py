@@ -20,12 +20,14 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, RGCNConv, global_add_pool
 
 import distributed_worker as worker
-from graphmask import GraphMask, GraphMaskError, distributed, hard_concrete, joint, load, masked, storage, training
-from graphmask.distributed import ALONE, Team, groups, shares
+from graphmask import GraphMask, GraphMaskError, files, load, masked, team
 from graphmask.explanation import Explanation
-from graphmask.guest import freeze
-from graphmask.moments import Moments
-from graphmask.recipe import PAPER, Recipe
+from graphmask.fitting import joint, training
+from graphmask.fitting.recipe import PAPER, Recipe
+from graphmask.gates import hard_concrete
+from graphmask.ops.moments import Moments
+from graphmask.tapping.restore import freeze
+from graphmask.team import ALONE, Team, groups, shares
 from reference import toy
 
 WORKER = Path(worker.__file__)
@@ -67,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def killed(folder: Path) -> tuple[list[tuple[int, str, str]], dict[str, Any]]:
     """A run whose second worker is killed in the third epoch, and what its checkpoint says then."""
     found = launch("killed", folder)
-    return found, storage.read(folder / "killed", "checkpoint")[1]
+    return found, files.read(folder / "killed", "checkpoint")[1]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,7 @@ def two(killed: Any, folder: Path) -> list[tuple[dict[str, Tensor], dict[str, An
     """Of each process: tensors, figures, and what it printed."""
     found = launch("everything", folder)
     assert [code for code, _, _ in found] == [0, 0], found
-    return [(*storage.read(folder / f"rank{rank}", "explanation"), found[rank][1]) for rank in range(2)]
+    return [(*files.read(folder / f"rank{rank}", "explanation"), found[rank][1]) for rank in range(2)]
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +177,7 @@ def test_every_process_explains_its_share_and_the_store_has_all(two: Any) -> Non
 
 def test_the_command_line_is_that_of_one_process(two: Any, tmp_path: Path, folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        from graphmask.tasks import runner
+        from graphmask.experiments import runner
 
         for name in ("FIT", "VALIDATION", "TEST", "train_model"):
             patch.setattr(runner, name, getattr(runner, name))
@@ -379,7 +381,7 @@ def test_without_accelerate_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GraphMaskError, match=r"Expected accelerate to run in 2 processes, .* graphmask\[distributed\]"):
         GraphMask(toy.Toy()).fit(worker.loader())
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert distributed.team() is ALONE
+    assert team.team() is ALONE
 
 
 def test_accelerate_must_know_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,9 +392,9 @@ def test_accelerate_must_know_of_all_processes(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(
         GraphMaskError, match=r"the 2 processes that were launched, it knows of 1.*Accelerator\(cpu=True\)"
     ):
-        distributed.team(One())
+        team.team(One())
     monkeypatch.delenv("WORLD_SIZE")
-    assert distributed.team(One()) is ALONE
+    assert team.team(One()) is ALONE
 
 
 def test_other_commands_are_refused_in_several_processes(
@@ -411,17 +413,17 @@ def test_other_commands_are_refused_in_several_processes(
 
 def test_one_process_where_several_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
-    assert distributed.team() is ALONE
+    assert team.team() is ALONE
     monkeypatch.setenv("MASTER_PORT", "29500")
     with pytest.warns(UserWarning, match="started one process"):
-        assert distributed.team() is ALONE
+        assert team.team() is ALONE
 
 
 def test_what_accelerate_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert distributed.precision() is None
+    assert team.precision() is None
     for told, expected in (("no", None), ("", None), ("bf16", "bf16")):
         monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", told)
-        assert distributed.precision() == expected
+        assert team.precision() == expected
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     with pytest.raises(GraphMaskError, match="got 'fp16'"):
         GraphMask(toy.Toy()).fit(worker.loader())

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphmask.edges import EdgeMap, match
+from graphmask.graphs.edges import EdgeMap, match
 from reference import edges as literal
 
 edge_lists = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12)

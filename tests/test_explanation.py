@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmask import Explanation, GraphMaskError
-from graphmask.hard_concrete import EVEN, probability_open
-from graphmask.sites import Site
+from graphmask.gates.hard_concrete import EVEN, probability_open
+from graphmask.graphs.sites import Site
 from reference import paths as literal
 
 

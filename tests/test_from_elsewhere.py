@@ -25,12 +25,13 @@ import safetensors.torch
 import torch
 
 import graphmask
-from graphmask import Explanation, GraphMask, GraphMaskError, load, storage, store
-from graphmask.bench import resident
-from graphmask.bench import store as bench
+from graphmask import Explanation, GraphMask, GraphMaskError, load, store
+from graphmask import files as storage
+from graphmask.experiments import folder as folders
+from graphmask.experiments.bench import resident
+from graphmask.experiments.bench import store as bench
+from graphmask.experiments.vectors import Vectors
 from graphmask.store import columns, files, safety
-from graphmask.tasks import folder as folders
-from graphmask.tasks.vectors import Vectors
 from reference import toy
 from reference.trap import Trap
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from graphmask import fused, kernels
-from graphmask.kernels import Rows, Top
+from graphmask.ops import fused, kernels
+from graphmask.ops.kernels import Rows, Top
 from test_gates import Largest
 
 pytestmark = pytest.mark.skipif(fused._fused is None, reason="installed without a compiler: PyTorch does it all")

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphmask import GraphMask, GraphMaskError, gates, kernels
+from graphmask import GraphMask, GraphMaskError
+from graphmask.fitting.training import Recipe
 from graphmask.gates import BilinearGate, EdgeGate, SiteSpec, build
-from graphmask.kernels import clamp
-from graphmask.messages import Messages
-from graphmask.taps import MatrixCall
-from graphmask.training import Recipe
+from graphmask.gates import networks as gates
+from graphmask.ops import kernels
+from graphmask.ops.kernels import clamp
+from graphmask.tapping.messages import Messages
+from graphmask.tapping.taps import MatrixCall
 from reference import gates as literal
 from reference import toy
 

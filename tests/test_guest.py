@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphmask.guest import freeze, guest
+from graphmask.tapping.restore import freeze, guest
 
 
 class Writer(nn.Module):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from graphmask import hard_concrete
+from graphmask.gates import hard_concrete
 from reference import hard_concrete as literal
 
 LOCATIONS = [-3.0, -1.0, hard_concrete.EVEN, 0.0, 0.7, 2.0, 3.0]

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
-from graphmask import held_out
+from graphmask.fitting import held_out
 
 
 def graphs(count: int, first: int = 0) -> list[Data]:

@@ -14,8 +14,8 @@ from torch_geometric.nn import GATConv, SAGEConv
 
 import graphmask
 from graphmask import Explanation, GraphMaskError, methods
-from graphmask.case import Case, Choice
-from graphmask.method import Method
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 from reference import toy
 
 GRAPHS = [toy.graph(seed, nodes=5 + seed % 4, edges=12) for seed in range(200, 208)]

@@ -15,8 +15,8 @@ from torch_geometric.utils import k_hop_subgraph
 
 from graphmask import GraphMask, GraphMaskError
 from graphmask.analysis import layers_dropped
-from graphmask.batches import default_forward
-from graphmask.loaders import KHopLoader
+from graphmask.graphs.batches import default_forward
+from graphmask.graphs.loaders import KHopLoader
 from graphmask.methods import get
 
 

@@ -10,9 +10,9 @@ from torch_geometric.data import Data
 
 import graphmask
 from graphmask import GraphMask, GraphMaskError
-from graphmask.masking import by_user_edges
-from graphmask.messages import Messages, replace
-from graphmask.training import Recipe
+from graphmask.fitting.training import Recipe
+from graphmask.tapping.masking import by_user_edges
+from graphmask.tapping.messages import Messages, replace
 
 
 def messages(value: Tensor, edge_dim: int = 0, edges: list[int] | None = None) -> Messages:

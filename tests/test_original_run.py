@@ -11,8 +11,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
 
 from graphmask import GraphMask
-from graphmask.guest import freeze
-from graphmask.training import Recipe, Training
+from graphmask.fitting.training import Recipe, Training
+from graphmask.tapping.restore import freeze
 
 
 class Net(nn.Module):

@@ -8,11 +8,13 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, RGCNConv, SAGEConv
 
-from graphmask import GraphMask, gates, tapped
-from graphmask.batches import default_forward
-from graphmask.bench.memory import peak_bytes
-from graphmask.guest import freeze, guest
-from graphmask.probe import Probe
+from graphmask import GraphMask
+from graphmask.experiments.bench.memory import peak_bytes
+from graphmask.gates import networks as gates
+from graphmask.gates.probe import Probe
+from graphmask.graphs.batches import default_forward
+from graphmask.tapping import tapped
+from graphmask.tapping.restore import freeze, guest
 
 WIDTH = 6
 

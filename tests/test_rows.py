@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from graphmask import Explanation, GraphMaskError, masked
-from graphmask.case import Case, Choice
-from graphmask.method import Method
-from graphmask.rows import rows_of
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
+from graphmask.explaining.rows import rows_of
 from methods.common import NAMES, quick
 from reference.small import Small, graph
 

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Batch
 
-from graphmask import GraphMask, batches, behind, edge_arguments
-from graphmask.sites import ABSENT, Site, StandIn
-from graphmask.stand_ins import contributions, observe, see
+from graphmask import GraphMask
+from graphmask.graphs import batches
+from graphmask.graphs.sites import ABSENT, Site, StandIn
+from graphmask.tapping import behind, edge_arguments
+from graphmask.tapping.stand_ins import contributions, observe, see
 from laws.cases import Net, random_graph
 from laws.support import QUICK
 

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from graphmask import Explanation, GraphMask, GraphMaskError, load, storage
+from graphmask import Explanation, GraphMask, GraphMaskError, files, load
 from reference import toy
 from reference.trap import Trap
 
@@ -25,12 +25,12 @@ DESCRIPTION = {"name": "ünïcode", "numbers": [1, 2.5, None], "nested": {"yes":
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "file.graphmask"
-    storage.write(path, "thing", TENSORS, DESCRIPTION)
+    files.write(path, "thing", TENSORS, DESCRIPTION)
     return path
 
 
 def test_what_is_written_is_read(path: Path) -> None:
-    tensors, description = storage.read(path, "thing")
+    tensors, description = files.read(path, "thing")
     assert description == DESCRIPTION
     assert tensors.keys() == TENSORS.keys()
     for name, value in TENSORS.items():
@@ -42,21 +42,21 @@ def test_views_transposes_and_gradients_are_written_by_value(tmp_path: Path) -> 
     whole = torch.arange(12.0).view(3, 4)
     parameter = nn.Parameter(torch.ones(3))
     together = {"whole": whole, "same": whole, "row": whole[1], "turned": whole.t(), "parameter": parameter}
-    storage.write(tmp_path / "x", "thing", together, {})
-    tensors, _ = storage.read(tmp_path / "x", "thing")
+    files.write(tmp_path / "x", "thing", together, {})
+    tensors, _ = files.read(tmp_path / "x", "thing")
     for name, value in together.items():
         assert torch.equal(tensors[name], value.detach()), name
 
 
 def test_directories_are_made_and_nothing_is_left_beside(tmp_path: Path) -> None:
-    storage.write(tmp_path / "deep" / "er" / "x", "thing", TENSORS, {})
+    files.write(tmp_path / "deep" / "er" / "x", "thing", TENSORS, {})
     assert [p.name for p in (tmp_path / "deep" / "er").iterdir()] == ["x"]
 
 
 def test_permissions_are_the_users_own(path: Path) -> None:
     mask = os.umask(0o027)
     try:
-        storage.write(path, "thing", TENSORS, {})
+        files.write(path, "thing", TENSORS, {})
     finally:
         os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o640
@@ -75,9 +75,9 @@ def test_a_crash_leaves_the_old_file_and_no_other(
     def crash(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(storage.os, function, crash)
+    monkeypatch.setattr(files.os, function, crash)
     with pytest.raises(type(error)):
-        storage.write(path, "thing", {"a": torch.zeros(100)}, {})
+        files.write(path, "thing", {"a": torch.zeros(100)}, {})
     monkeypatch.undo()
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -86,7 +86,7 @@ def test_a_crash_leaves_the_old_file_and_no_other(
 def test_a_description_that_cannot_be_written_touches_nothing(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(TypeError):
-        storage.write(path, "thing", TENSORS, {"function": print})
+        files.write(path, "thing", TENSORS, {"function": print})
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
@@ -101,13 +101,13 @@ def test_truncated_anywhere(path: Path, tmp_path: Path) -> None:
         cut = tmp_path / "cut"
         cut.write_bytes(content[:place])
         with pytest.raises(GraphMaskError, match=r"Expected a GraphMask thing at .*cut, found a truncated or foreign"):
-            storage.read(cut, "thing")
+            files.read(cut, "thing")
 
 
 def test_longer_than_written(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(GraphMaskError, match="truncated or foreign"):
-        storage.read(path, "thing")
+        files.read(path, "thing")
 
 
 def _torch_file(path: Path) -> None:
@@ -147,7 +147,7 @@ def test_foreign_files(name: str, kind: str, tmp_path: Path) -> None:
 def test_no_such_file_and_directories(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(GraphMaskError, match="found no such file"):
-            storage.read(path, "thing")
+            files.read(path, "thing")
 
 
 def test_nothing_is_ever_unpickled(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,12 +156,12 @@ def test_nothing_is_ever_unpickled(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
         monkeypatch.setattr(module, name, refuse)
-    storage.read(path, "thing")
+    files.read(path, "thing")
 
 
 def _rewritten(path: Path, **metadata: str) -> None:
-    header = {"graphmask": "thing", "version": str(storage.VERSION), "description": "{}"} | metadata
-    header["hash"] = storage._hash(TENSORS, header["description"].removeprefix("absent"))
+    header = {"graphmask": "thing", "version": str(files.VERSION), "description": "{}"} | metadata
+    header["hash"] = files._hash(TENSORS, header["description"].removeprefix("absent"))
     safetensors.torch.save_file(TENSORS, path, metadata={k: v for k, v in header.items() if v != "absent"})
 
 
@@ -169,14 +169,14 @@ def _rewritten(path: Path, **metadata: str) -> None:
 def test_other_versions(path: Path, version: str) -> None:
     _rewritten(path, version=version)
     with pytest.raises(GraphMaskError, match=r"Expected version 1 of the file format.*Install the version"):
-        storage.read(path, "thing")
+        files.read(path, "thing")
 
 
 @pytest.mark.parametrize("description", ["absent", "", "{", "[1"])
 def test_descriptions_that_cannot_be_read(path: Path, description: str) -> None:
     _rewritten(path, description=description)
     with pytest.raises(GraphMaskError, match=r"Expected a description in the header"):
-        storage.read(path, "thing")
+        files.read(path, "thing")
 
 
 @pytest.mark.parametrize("description", ["{}", "[]", "3", '{"structure": []}', '{"structure": [1], "x": 2}'])
@@ -194,7 +194,7 @@ def test_contents_of_something_else(path: Path, description: str, kind: str) -> 
 
 def test_a_kind_is_not_another(path: Path) -> None:
     with pytest.raises(GraphMaskError, match=r"Expected a GraphMask explainer at .*, found a GraphMask thing"):
-        storage.read(path, "explainer")
+        files.read(path, "explainer")
 
 
 # Explainers and explanations ---------------------------------------------------------------------------------
@@ -270,8 +270,8 @@ class Everything(nn.Module):
 def test_fingerprint_depends_on_every_number() -> None:
     torch.manual_seed(0)
     model = Everything()
-    first = storage.fingerprint(model)
-    assert storage.fingerprint(copy.deepcopy(model)) == first
+    first = files.fingerprint(model)
+    assert files.fingerprint(copy.deepcopy(model)) == first
     assert len(first) == 64
     seen = {first}
     for name, value in model.state_dict().items():
@@ -280,7 +280,7 @@ def test_fingerprint_depends_on_every_number() -> None:
             entry = changed.state_dict()[name].view(-1)
             with torch.no_grad():
                 entry[position] = not entry[position] if value.dtype == torch.bool else entry[position] + 1
-            seen.add(storage.fingerprint(changed))
+            seen.add(files.fingerprint(changed))
     assert len(seen) == 1 + sum(value.numel() for value in model.state_dict().values())
 
 
@@ -297,11 +297,11 @@ def test_fingerprint_depends_on_names_shapes_and_types() -> None:
         model("a", torch.zeros(4, dtype=torch.int32)),
         model("a", torch.zeros(2, dtype=torch.double)),
     ]
-    assert len({storage.fingerprint(variant) for variant in variants}) == len(variants)
+    assert len({files.fingerprint(variant) for variant in variants}) == len(variants)
 
 
 def test_fingerprint_does_not_depend_on_mode_or_gradients() -> None:
     model = Everything()
-    before = storage.fingerprint(model)
+    before = files.fingerprint(model)
     model.eval().requires_grad_(False)
-    assert storage.fingerprint(model) == before
+    assert files.fingerprint(model) == before

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from graphmask import AdjacencyTap, GraphMaskError, MessageTap
-from graphmask.messages import Messages, replace
-from graphmask.taps import MatrixCall
+from graphmask.tapping.messages import Messages, replace
+from graphmask.tapping.taps import MatrixCall
 from reference import masking as literal
 
 SHAPES = {"E": ((9,), 0), "EC": ((9, 3), 0), "EHC": ((9, 2, 3), 0), "SEC": ((2, 9, 3), 1), "SEC-": ((4, 9, 2), 1)}

@@ -9,12 +9,14 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
-from graphmask import GraphMask, hard_concrete, training
-from graphmask.calibration import Candidate, Verdict
-from graphmask.history import History
-from graphmask.probe import Gated
-from graphmask.recipe import PAPER, Recipe
-from graphmask.training import Training, take
+from graphmask import GraphMask
+from graphmask.fitting import training
+from graphmask.fitting.calibration import Candidate, Verdict
+from graphmask.fitting.history import History
+from graphmask.fitting.recipe import PAPER, Recipe
+from graphmask.fitting.training import Training, take
+from graphmask.gates import hard_concrete
+from graphmask.gates.probe import Gated
 
 TOLERANCE = 0.04
 

@@ -3,19 +3,29 @@
 >>> explainer = GraphMask(model)
 >>> explainer.fit(loader)
 >>> explanation = explainer.explain(data)
+
+A public name is loaded when it is first asked for, with what it needs: ``graphmask --help`` does not wait for torch.
 """
 
-from importlib.metadata import version
+from __future__ import annotations
 
-from graphmask import methods
-from graphmask.errors import GraphMaskError
-from graphmask.explainer import GraphMask, load
-from graphmask.explanation import Explanation
-from graphmask.hetero import HeteroExplanation
-from graphmask.masking import masked
-from graphmask.taps import AdjacencyTap, MessageTap
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__version__ = version("graphmask")
+from graphmask import _moved, hooks
+
+if TYPE_CHECKING:
+    from graphmask import methods
+    from graphmask.errors import GraphMaskError
+    from graphmask.explainer import GraphMask, load
+    from graphmask.explanation import Explanation
+    from graphmask.hetero_explanation import HeteroExplanation
+    from graphmask.tapping.masking import masked
+    from graphmask.tapping.taps import AdjacencyTap, MessageTap
+
+    __version__: str
+
 __all__ = [
     "AdjacencyTap",
     "Explanation",
@@ -27,3 +37,57 @@ __all__ = [
     "masked",
     "methods",
 ]
+
+#: Public name -> the module that has it.
+_WHERE = {
+    "AdjacencyTap": "tapping.taps",
+    "Explanation": "explanation",
+    "GraphMask": "explainer",
+    "GraphMaskError": "errors",
+    "HeteroExplanation": "hetero_explanation",
+    "MessageTap": "tapping.taps",
+    "load": "explainer",
+    "masked": "tapping.masking",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, the version, or a module of this package, former names included."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        found: Any = version("graphmask")
+    elif name in _WHERE:
+        found = getattr(importlib.import_module(f"graphmask.{_WHERE[name]}"), name)
+    elif name.startswith("_"):
+        raise AttributeError(f"module 'graphmask' has no attribute {name!r}")
+    else:
+        try:
+            return importlib.import_module(f"graphmask.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"graphmask.{name}":
+                raise  # the module is there, and something it needs is not
+            raise AttributeError(f"module 'graphmask' has no attribute {name!r}") from None
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
+def _write_page(*args: Any, **kwargs: Any) -> Path:
+    from graphmask.report.build import write_page
+
+    return write_page(*args, **kwargs)
+
+
+def _hetero() -> type[HeteroExplanation]:
+    from graphmask.hetero_explanation import HeteroExplanation
+
+    return HeteroExplanation
+
+
+_moved.install()
+hooks.write_page = _write_page
+hooks.kinds["graphmask.hetero"] = _hetero

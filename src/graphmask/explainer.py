@@ -13,26 +13,31 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from graphmask import batches, checkpoint, distributed, gradients, hard_concrete, history, storage
-from graphmask.batches import Forward
-from graphmask.calibration import MARGIN, choose
-from graphmask.case import Case, Choice
-from graphmask.distributed import ALONE, Team, WorkerLost
+from graphmask import files
+from graphmask import team as distributed
 from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
-from graphmask.gates import SiteSpec
-from graphmask.guest import freeze, guest
-from graphmask.held_out import divided
-from graphmask.history import History
-from graphmask.layout import Types
-from graphmask.messages import Messages
-from graphmask.method import Method, check_tolerance
-from graphmask.probe import Probe
-from graphmask.progress import Progress
-from graphmask.recipe import RECIPES, Recipe
-from graphmask.sites import Site
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method, check_tolerance
+from graphmask.fitting import checkpoint, history
+from graphmask.fitting.calibration import MARGIN, choose
+from graphmask.fitting.held_out import divided
+from graphmask.fitting.history import History
+from graphmask.fitting.progress import Progress
+from graphmask.fitting.recipe import RECIPES, Recipe
+from graphmask.fitting.training import Training, run, take
+from graphmask.gates import hard_concrete
+from graphmask.gates.networks import SiteSpec
+from graphmask.gates.probe import Probe
+from graphmask.graphs import batches
+from graphmask.graphs.batches import Forward
+from graphmask.graphs.layout import Types
+from graphmask.graphs.sites import Site
 from graphmask.store import identity
-from graphmask.training import Training, run, take
+from graphmask.tapping import gradients
+from graphmask.tapping.messages import Messages
+from graphmask.tapping.restore import freeze, guest
+from graphmask.team import ALONE, Team, WorkerLost
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -56,7 +61,7 @@ class GraphMask(Method):
             ``(original, masked) -> [rows]``; ``"auto"`` picks by the output.
         tolerance: the divergence that still counts as the same prediction.
         seed: makes everything reproducible.
-        recipe: ``"noisy"`` (default), ``"paper"``, or a :class:`graphmask.recipe.Recipe`.
+        recipe: ``"noisy"`` (default), ``"paper"``, or a :class:`graphmask.fitting.recipe.Recipe`.
         hidden: width of the gate networks.
         precision: ``"bf16"`` runs the model under autocast, in `fit` and for every explanation; gates and divergence
             stay in full precision. By default as ``accelerate`` was told, else the model's own.
@@ -301,7 +306,7 @@ class GraphMask(Method):
         """Processes that were given different things would each work on something else, and nobody would know."""
         if team.size > 1:
             what = {
-                "model": storage.fingerprint(self.model),
+                "model": files.fingerprint(self.model),
                 "seed": self.seed,
                 "number of batches": count,
                 "batches, in the same order,": identity.content_of(
@@ -348,15 +353,15 @@ class GraphMask(Method):
             "history": checkpoint.history_to_json(self.history),
         }
         tensors = {f"probe.{key}": value for key, value in self.probe.state_dict().items()}
-        storage.write(path, "explainer", tensors | checkpoint.rungs_to_tensors(self.rungs), description)
+        files.write(path, "explainer", tensors | checkpoint.rungs_to_tensors(self.rungs), description)
 
 
 def load(
     path: str | Path, model: nn.Module, *, forward: Forward | None = None, divergence: Function | None = None
 ) -> GraphMask:
     """A fitted GraphMask from a file, for the same model; pass again what cannot be saved (functions)."""
-    tensors, description = storage.read(path, "explainer")
-    with storage.understood(path, "explainer"):
+    tensors, description = files.read(path, "explainer")
+    with files.understood(path, "explainer"):
         return _load(path, model, tensors, description, forward, divergence)
 
 
@@ -382,7 +387,7 @@ def _load(
         hidden=description["hidden"],
         precision=description.get("precision"),
     )
-    if storage.fingerprint(model) != description["model"]:
+    if files.fingerprint(model) != description["model"]:
         raise GraphMaskError(
             f"Expected the model that {path} was made for, got one with other parameters. "
             "Load the weights that were explained, or fit again."
@@ -419,7 +424,7 @@ def _has_edges(batch: Any) -> bool:
 def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
     """Everything that must agree for two fits to be the same fit."""
     return {
-        "model": storage.fingerprint(explainer.model),
+        "model": files.fingerprint(explainer.model),
         "tolerance": explainer.tolerance,
         "seed": explainer.seed,
         "hidden": explainer.hidden,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from graphmask import storage
-from graphmask.edges import EdgeMap
+from graphmask import files, hooks
 from graphmask.errors import GraphMaskError
-from graphmask.sites import Site, layers_of
+from graphmask.graphs.edges import EdgeMap
+from graphmask.graphs.sites import Site, layers_of
 
 if TYPE_CHECKING:
     import networkx
@@ -188,10 +188,12 @@ class Explanation(Retained):
         gold: Tensor | None = None,
         notes: Sequence[str] = (),
     ) -> Path:
-        """Write one self-contained page about this explanation; ``gold`` bool [L, E] if the answer is known."""
-        from graphmask.report.build import write_page
+        """Write one self-contained page about this explanation; ``gold`` bool [L, E] if the answer is known.
 
-        return write_page(
+        Pages are drawn by `graphmask.report`, which knows explanations and so stands in a layer above: it is called
+        through `graphmask.hooks`, and is loaded when the first page is written.
+        """
+        return hooks.write_page(
             path, [self], title=title, node_labels=[node_labels], edge_labels=[edge_labels], gold=[gold], notes=[notes]
         )
 
@@ -200,13 +202,13 @@ class Explanation(Retained):
         tensors |= {f"baseline.{site}": baseline for site, baseline in enumerate(self.baselines)}
         description = {name: getattr(self, name) for name in _VALUES}
         description["structure"] = [site.to_json() for site in self.structure]
-        storage.write(path, "explanation", tensors, description)
+        files.write(path, "explanation", tensors, description)
 
     @classmethod
     def load(cls, path: str | Path) -> Explanation:
         values: dict[str, Any]
-        tensors, values = storage.read(path, "explanation")
-        with storage.understood(path, "explanation"):
+        tensors, values = files.read(path, "explanation")
+        with files.understood(path, "explanation"):
             structure = tuple(Site.from_json(site) for site in values.pop("structure"))
             baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
             values["index"] = None if values.get("index") is None else tuple(values["index"])
@@ -242,6 +244,4 @@ _FIELDS = tuple(field.name for field in fields(Explanation))
 
 
 def _kind(info: dict[str, Any]) -> type[Explanation]:
-    from graphmask.hetero import NOTES, HeteroExplanation
-
-    return HeteroExplanation if NOTES in info else Explanation
+    return next((kind() for key, kind in hooks.kinds.items() if key in info), Explanation)

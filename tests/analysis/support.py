@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphmask import Explanation
-from graphmask.case import Case, Choice
-from graphmask.method import Method
-from graphmask.sites import Site
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
+from graphmask.graphs.sites import Site
 from reference.small import WIDTH
 
 

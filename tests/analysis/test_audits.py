@@ -15,7 +15,7 @@ from torch_geometric.data import Batch, Data
 
 from graphmask import Explanation, GraphMaskError, analysis
 from graphmask.analysis import leakage
-from graphmask.method import Method
+from graphmask.explaining.method import Method
 from methods.common import case_of
 from reference.divergence import kl
 from reference.small import Small, answer, graph, messages

@@ -18,7 +18,7 @@ from torch_geometric.data import Batch, Data
 from graphmask import Explanation, GraphMaskError, analysis
 from graphmask.analysis.erosion import FIRST_SEED
 from graphmask.analysis.tables import mean_interval, share_interval, student_quantile
-from graphmask.method import Method
+from graphmask.explaining.method import Method
 from graphmask.methods.random_choice import RandomChoice
 from methods.common import case_of
 from reference.divergence import kl

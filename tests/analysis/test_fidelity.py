@@ -17,10 +17,10 @@ from torch_geometric.nn import GCN, RGCNConv
 from analysis.support import BASELINES, Fixed, explanation_of
 from graphmask import Explanation, GraphMaskError, methods
 from graphmask.analysis import characterisation, complement, ground_truth, pyg_metrics, sufficiency
-from graphmask.case import Case, Choice
 from graphmask.divergence import NAMED
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 from graphmask.integrations.pyg import GraphMaskAlgorithm
-from graphmask.method import Method
 from reference import small
 
 GRAPHS = [small.graph(seed, nodes=3 + seed % 3, edges=4 + seed % 4) for seed in range(6)]

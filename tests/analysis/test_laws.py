@@ -15,7 +15,7 @@ from torch_geometric.loader import DataLoader
 import graphmask
 from graphmask import GraphMask, GraphMaskError, analysis
 from graphmask.analysis.tables import load_polars
-from graphmask.tasks import relay
+from graphmask.experiments import relay
 from laws.untouched import assert_same, snapshot, unsettle
 from reference.hasty import HASTY, halve
 from reference.small import Small, graph

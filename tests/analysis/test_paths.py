@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphmask import Explanation, GraphMaskError, analysis
 from graphmask.analysis.side_by_side import nodes_of
-from graphmask.tasks import relay
+from graphmask.experiments import relay
 
 from . import literal
 from .support import explanation_of, explanations

@@ -12,8 +12,8 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.utils import scatter, softmax
 
 from graphmask import GraphMaskError, analysis
-from graphmask.case import Case, Choice
-from graphmask.method import Method
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 from laws.cases import random_graph
 from reference.divergence import kl
 from reference.small import Small, answer, graph

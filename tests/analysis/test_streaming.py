@@ -10,7 +10,7 @@ import pytest
 
 from graphmask import Explanation, analysis
 from graphmask.analysis import side_by_side
-from graphmask.bench import store as bench
+from graphmask.experiments.bench import store as bench
 
 GRAPHS, AT_ONCE = 300, 20
 #: Every analysis that takes explanations. `consensus` gives an iterator.

@@ -13,7 +13,9 @@ from torch_geometric.data import Data
 
 import graphmask
 from graphmask.analysis.scoring import studied
-from graphmask.bench.battery import (
+from graphmask.errors import GraphMaskError
+from graphmask.experiments import data as places
+from graphmask.experiments.bench.battery import (
     entry,
     frozen,
     hetero,
@@ -25,11 +27,9 @@ from graphmask.bench.battery import (
     run,
     white_boxes,
 )
-from graphmask.bench.battery.models import ENTRIES
-from graphmask.errors import GraphMaskError
-from graphmask.storage import fingerprint
+from graphmask.experiments.bench.battery.models import ENTRIES
+from graphmask.files import fingerprint
 from graphmask.store.identity import content_of
-from graphmask.tasks import data as places
 
 DESIGN = [
     "frozen_ba_shapes",

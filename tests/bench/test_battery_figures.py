@@ -14,7 +14,9 @@ from torch_geometric.data import Data
 from typer.testing import CliRunner
 
 import graphmask
-from graphmask.bench.battery import (
+from graphmask.cli import app
+from graphmask.errors import GraphMaskError
+from graphmask.experiments.bench.battery import (
     entry,
     learning,
     masks,
@@ -23,13 +25,11 @@ from graphmask.bench.battery import (
     run,
     white_boxes,
 )
-from graphmask.bench.battery.models import ENTRIES
-from graphmask.bench.battery.summary import summary, verdicts
-from graphmask.cli import app
-from graphmask.errors import GraphMaskError
+from graphmask.experiments.bench.battery.models import ENTRIES
+from graphmask.experiments.bench.battery.summary import summary, verdicts
 from graphmask.explanation import Explanation
-from graphmask.sites import Site
-from graphmask.training import Recipe
+from graphmask.fitting.training import Recipe
+from graphmask.graphs.sites import Site
 
 # Figures -------------------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ def test_a_process_that_dies_takes_one_fit_with_it(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(run.subprocess, "Popen", short_lived)
     found = run.measure_all(["white_count"], range(6), tmp_path, jobs=2, progress=False)["white_count"]
-    assert started[0][1:] == ["-m", "graphmask.bench.battery.run"]
+    assert started[0][1:] == ["-m", "graphmask.experiments.bench.battery.run"]
     ended = [line for line in found if "ended before it was done" in line["error"]]
     assert len(ended) in (2, 3)
     assert len(started) >= 4

@@ -13,10 +13,10 @@ from torch_geometric.data import Data
 from typer.testing import CliRunner
 
 import graphmask
-from graphmask.bench.leaderboard import figures, models, ours, pages, run, sets, shipped
 from graphmask.cli import app
 from graphmask.errors import GraphMaskError
-from graphmask.training import Recipe
+from graphmask.experiments.bench.leaderboard import figures, models, ours, pages, run, sets, shipped
+from graphmask.fitting.training import Recipe
 
 
 def board(of_nodes: bool, recipe: models.Recipe | None = None) -> sets.Board:

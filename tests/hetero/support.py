@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Batch, HeteroData
 
-from graphmask import GraphMask, batches
+from graphmask import GraphMask
+from graphmask.graphs import batches
 from reference.hasty import HASTY, halve
 
 WRITES, WRITTEN, CITES = ("author", "writes", "paper"), ("paper", "rev_writes", "author"), ("paper", "cites", "paper")

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Batch, Data, HeteroData
 
-from graphmask import GraphMask, GraphMaskError, batches, methods
+from graphmask import GraphMask, GraphMaskError, methods
+from graphmask.graphs import batches
 
 from .support import BY_NAME, CITES, WRITES, fitted, graph
 

@@ -12,11 +12,13 @@ from torch_geometric.data import Batch, HeteroData
 from torch_geometric.transforms import ToSparseTensor
 
 import graphmask
-from graphmask import GraphMask, GraphMaskError, batches, capture, methods
-from graphmask.hetero_edges import HeteroEdgeMap
-from graphmask.masking import by_user_edges
-from graphmask.messages import Messages
-from graphmask.sites import Site, StandIn, layers_of
+from graphmask import GraphMask, GraphMaskError, methods
+from graphmask.graphs import batches
+from graphmask.graphs.hetero_edges import HeteroEdgeMap
+from graphmask.graphs.sites import Site, StandIn, layers_of
+from graphmask.tapping import capture
+from graphmask.tapping.masking import by_user_edges
+from graphmask.tapping.messages import Messages
 
 from .support import BY_NAME, CASES, CITES, QUICK, TYPES, WRITES, WRITTEN, AllTypes, Case, Stack, batch, fitted, graph
 

@@ -17,8 +17,8 @@ import graphmask
 from graphmask import Explanation, HeteroExplanation, analysis, methods
 from graphmask.analysis import everything
 from graphmask.cli import app
-from graphmask.hetero import NOTES
-from graphmask.sites import Site
+from graphmask.graphs.sites import Site
+from graphmask.hetero_explanation import NOTES
 
 from .support import BY_NAME, TYPES, batch, fitted, graph
 

@@ -13,10 +13,12 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 import graphmask
-from graphmask import Explanation, GraphMask, HeteroExplanation, batches, capture
-from graphmask.masking import by_user_edges
-from graphmask.messages import Messages
-from graphmask.sites import Site, StandIn, layers_of
+from graphmask import Explanation, GraphMask, HeteroExplanation
+from graphmask.graphs import batches
+from graphmask.graphs.sites import Site, StandIn, layers_of
+from graphmask.tapping import capture
+from graphmask.tapping.masking import by_user_edges
+from graphmask.tapping.messages import Messages
 from laws.support import same
 from laws.untouched import assert_same, snapshot, unsettle
 from reference.hasty import halve

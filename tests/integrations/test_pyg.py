@@ -13,8 +13,8 @@ from torch_geometric.explain import Explainer, ModelConfig
 from torch_geometric.nn import GCN, global_add_pool
 
 from graphmask import GraphMask, GraphMaskError, masked, methods
+from graphmask.explaining.method import Method
 from graphmask.integrations.pyg import GraphMaskAlgorithm
-from graphmask.method import Method
 from methods.common import NAMES, quick
 
 MULTICLASS, BINARY, REGRESSION = "multiclass_classification", "binary_classification", "regression"

@@ -16,7 +16,7 @@ from torch_geometric.nn import FastRGCNConv, MessagePassing
 from torch_geometric.utils import is_sparse
 
 from graphmask import AdjacencyTap, MessageTap
-from graphmask.sites import Site
+from graphmask.graphs.sites import Site
 
 from .cases import Case
 from .support import run

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import Explanation, GraphMask, batches, capture
-from graphmask.masking import by_user_edges
-from graphmask.messages import Messages
+from graphmask import Explanation, GraphMask
+from graphmask.graphs import batches
+from graphmask.tapping import capture
+from graphmask.tapping.masking import by_user_edges
+from graphmask.tapping.messages import Messages
 from reference.hasty import HASTY, halve
 
 from .cases import BY_NAME, Case

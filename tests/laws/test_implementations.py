@@ -11,7 +11,7 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Batch, Data
 
 from graphmask import Explanation, GraphMask
-from graphmask.training import Recipe
+from graphmask.fitting.training import Recipe
 
 from .cases import RELATIONS, WIDTH, Net, SumLayer, TapLayer, random_graph
 from .support import run

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from graphmask import batches, capture
-from graphmask.messages import Messages
+from graphmask.graphs import batches
+from graphmask.tapping import capture
+from graphmask.tapping.messages import Messages
 
 from .cases import CASES, Case
 from .support import fitted, run

@@ -15,7 +15,8 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Batch, Data
 
 import graphmask
-from graphmask import GraphMask, edges
+from graphmask import GraphMask
+from graphmask.graphs import edges
 from reference.hasty import halve
 
 from .cases import EDGE_WIDTH, RELATIONS, WIDTH, Net, TapLayer, mlp, random_graph

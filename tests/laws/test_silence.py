@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Batch
 
-from graphmask import GraphMask, batches, masking
-from graphmask.edge_softmax import mixed
-from graphmask.sites import ABSENT, Site, StandIn
-from graphmask.tapped import Tap
+from graphmask import GraphMask
+from graphmask.graphs import batches
+from graphmask.graphs.sites import ABSENT, Site, StandIn
+from graphmask.tapping import masking
+from graphmask.tapping.edge_softmax import mixed
+from graphmask.tapping.tapped import Tap
 
 from .cases import BY_NAME, CASES, RELATIONS, Case, Net, simple_graph
 from .support import QUICK, discover, drawn, run

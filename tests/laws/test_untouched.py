@@ -123,7 +123,7 @@ def test_exception_in_forward(case: Case, calls: int) -> None:
 
     def forward(model: nn.Module, batch: Any) -> Tensor:
         left[0] -= 1
-        output = graphmask.batches.default_forward(model, batch)
+        output = graphmask.graphs.batches.default_forward(model, batch)
         if left[0] < 0:
             raise ZeroDivisionError
         return output

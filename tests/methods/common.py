@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches
-from graphmask.case import Case
 from graphmask.divergence import Divergence
-from graphmask.guest import freeze, guest
-from graphmask.method import Method
+from graphmask.explaining.case import Case
+from graphmask.explaining.method import Method
+from graphmask.graphs import batches
 from graphmask.methods import METHODS, get
-from graphmask.trace import record
+from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.trace import record
 
 NAMES = [name for name in METHODS if name != "graphmask"]  # it has laws of its own
 #: By a name of ours: the method, and options with which it is quick.

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from graphmask import batches, case
-from graphmask.case import rank_within
+from graphmask.explaining import case
+from graphmask.explaining.case import rank_within
+from graphmask.graphs import batches
 from laws.cases import BY_NAME
 from reference.small import WIDTH, Small, answer, graph
 

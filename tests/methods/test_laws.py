@@ -1,4 +1,4 @@
-"""The laws of DESIGN.md that hold for every method: the model untouched, batching, the certificate, the seed."""
+"""The laws that hold for every method: the model untouched, batching, the certificate, the seed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch_geometric.data import Data
 
 import graphmask
 from graphmask import Explanation, GraphMaskError
-from graphmask.batches import default_forward
-from graphmask.method import Method
+from graphmask.explaining.method import Method
+from graphmask.graphs.batches import default_forward
 from laws.cases import BY_NAME, Case, random_graph
 from laws.support import columns, run, same
 from laws.test_untouched import Diary, Stops

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from graphmask import case as module
+from graphmask.explaining import case as module
 from graphmask.methods.occlusion import Occlusion
 from reference import methods as literal
 from reference.small import Small, answer, constant, graph

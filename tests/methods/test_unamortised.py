@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from graphmask.case import Case
+from graphmask.explaining.case import Case
 from graphmask.methods.unamortised import Unamortised
 from reference import methods as literal
 from reference.small import WIDTH, Small, answer, constant, graph

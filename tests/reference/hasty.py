@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphmask import GraphMask
-from graphmask.recipe import Recipe
+from graphmask.fitting.recipe import Recipe
 
 #: A few steps, from gates as they are drawn: those of different edges differ from the start.
 HASTY = Recipe(steps=6, initial_location=None)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from graphmask.explanation import Explanation
+from graphmask.graphs.sites import Site
 from graphmask.report.page import Example, Table, render, write
-from graphmask.sites import Site
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]

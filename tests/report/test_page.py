@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from graphmask.errors import GraphMaskError
-from graphmask.report import page
+from graphmask.report import cards, page
 from graphmask.report.layout import bends, layout
 from graphmask.report.page import Table, render, write
 
@@ -121,7 +121,7 @@ def test_large_graph_draws_kept_edges_only(plain: Any) -> None:
 
 
 def test_very_many_kept_edges_are_cut_with_a_note(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "DRAW_AT_MOST", 100)
+    monkeypatch.setattr(cards, "DRAW_AT_MOST", 100)
     html = render([plain(50, [(i % 50, (i * 7) % 50) for i in range(600)])], title="t", verdict="v")
     assert "Of 200 kept edges the 100 with the highest score are drawn." in html
     assert sum(edge[4] is not None for edge in data_of(html)[0]["edges"]) == 100

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphmask import tasks
+from graphmask import experiments
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.report import metadata
@@ -156,7 +156,7 @@ def test_tables_from_frames() -> None:
 
 def test_relay_reports_stay_small(tmp_path: Path) -> None:
     explanations = []
-    relay = tasks.get("relay")
+    relay = experiments.get("relay")
     for graph in relay.generate(200, seed=0, batch_size=1):
         nodes, edges, notes = relay.describe(graph)
         gold = graph.gold.t()

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from graphmask import GraphMaskError, cli, store
-from graphmask.bench import kills
-from graphmask.bench import store as bench
+from graphmask.experiments.bench import kills
+from graphmask.experiments.bench import store as bench
 from graphmask.store import compacting, files
 
 from .support import assert_tables, counted, equal, explain, gcn, some_batches, words
@@ -69,7 +69,7 @@ def test_an_unfinished_store_is_compacted_and_gone_on_with(alone: Path, tmp_path
 def test_killed_anywhere(call: int, alone: Path, three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is left by a crash at any of its writes, a reader finds the store, and another call finishes it."""
     folder = shutil.copytree(three, tmp_path / "copy")
-    real, calls = files.storage.write_bytes, []
+    real, calls = files.files.write_bytes, []
 
     def crash(path: Path, content: Any, tag: str = "") -> None:
         calls.append(path.name)
@@ -78,7 +78,7 @@ def test_killed_anywhere(call: int, alone: Path, three: Path, tmp_path: Path, mo
         real(path, content, tag)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.storage, "write_bytes", crash)
+        patch.setattr(files.files, "write_bytes", crash)
         with pytest.raises(KeyboardInterrupt):
             store.compact(folder, shard_rows=8000)
     kills.check(folder, alone)
@@ -87,7 +87,7 @@ def test_killed_anywhere(call: int, alone: Path, three: Path, tmp_path: Path, mo
         assert not list(folder.glob("*-g1-*"))
     done = len(list(folder.glob("shard-g1-*")))
     with monkeypatch.context() as patch:
-        patch.setattr(files.storage, "write_bytes", lambda *a, **k: (calls.append(a[0].name), real(*a, **k)))
+        patch.setattr(files.files, "write_bytes", lambda *a, **k: (calls.append(a[0].name), real(*a, **k)))
         calls.clear()
         store.compact(folder, shard_rows=8000)
     assert len(calls) == 3 * (2 - done) + 1  # what was merged is not merged again

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch_geometric.loader import DataLoader
 
 import graphmask
-from graphmask import Explanation, storage
+from graphmask import Explanation
+from graphmask import files as storage
 from graphmask.store import columns, files, reading
 from laws.cases import BY_NAME, CLASSES, RELATIONS
 from laws.support import QUICK, fitted

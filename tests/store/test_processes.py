@@ -13,8 +13,8 @@ import pytest
 
 from graphmask import GraphMaskError, analysis, methods, store
 from graphmask.analysis import everything
-from graphmask.bench import kills
-from graphmask.bench import store as bench
+from graphmask.experiments.bench import kills
+from graphmask.experiments.bench import store as bench
 from graphmask.store import files, locks, order, writing
 from laws.support import fitted
 
@@ -225,7 +225,7 @@ def test_killed_at_random_moments(writers: int, monkeypatch: pytest.MonkeyPatch)
 def test_a_reader_sees_only_what_is_whole(alone: Path, tmp_path: Path) -> None:
     """Opened whenever a file has appeared."""
     seen: list[int] = []
-    real = files.storage.write_bytes
+    real = files.files.write_bytes
 
     def looking(path: Path, content: Any, tag: str = "") -> None:
         real(path, content, tag)
@@ -235,7 +235,7 @@ def test_a_reader_sees_only_what_is_whole(alone: Path, tmp_path: Path) -> None:
             seen.append(len(opened))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files.storage, "write_bytes", looking)
+        patch.setattr(files.files, "write_bytes", looking)
         drawn(tmp_path)
     assert seen == sorted(seen)
     assert set(seen) == {60 * (n + 1) for n in range(GRAPHS // 60)} | {GRAPHS}

@@ -299,7 +299,7 @@ def test_values_that_no_column_holds(tmp_path: Path) -> None:
             explain(explainer, [graph], tmp_path / "types")
     numbers = iter([torch.float, torch.double])
     model = fitted("GCN").model
-    mixed = methods.get("random")(model, lambda m, b: graphmask.batches.default_forward(m, b).to(b.kind))
+    mixed = methods.get("random")(model, lambda m, b: graphmask.graphs.batches.default_forward(m, b).to(b.kind))
     batches = some_batches(2)
     for batch, kind in zip(batches, numbers, strict=True):
         batch.kind = kind

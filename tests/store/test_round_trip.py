@@ -58,7 +58,7 @@ def test_the_certificate_can_be_checked_from_the_store(name: str, tmp_path: Path
     for i, graph in enumerate(graph for batch in batches for graph in batch.to_data_list()):
         graph.batch = torch.zeros(graph.num_nodes, dtype=torch.long)
         with torch.no_grad(), graphmask.masked(known.model, opened[i]):
-            output = graphmask.batches.default_forward(known.model, graph)
+            output = graphmask.graphs.batches.default_forward(known.model, graph)
         divergence = known.explainer.divergence(opened[i].original, output)
         assert float(divergence.mean()) == pytest.approx(opened[i].divergence, abs=1e-6)
         torch.testing.assert_close(output, opened[i].masked, rtol=1e-4, atol=1e-6)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks import data
+from graphmask.experiments import data
 
 
 @pytest.fixture

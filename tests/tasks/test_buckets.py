@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.buckets import batches
+from graphmask.experiments.buckets import batches
 
 
 @given(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphmask.tasks.gold import Agreement
+from graphmask.experiments.gold import Agreement
 
 
 def test_counted_by_hand() -> None:

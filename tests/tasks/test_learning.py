@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphmask.tasks import learning
-from graphmask.tasks.learning import Pace
+from graphmask.experiments import learning
+from graphmask.experiments.learning import Pace
 
 PACE = Pace(epochs=3, learning_rate=0.1, average=0.8)
 

@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks import motifs, mutagenicity
+from graphmask.experiments import motifs, mutagenicity
 
 
 def graph_of(edge_index: torch.Tensor) -> nx.Graph:

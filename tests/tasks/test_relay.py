@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from graphmask.tasks.common import margins
-from graphmask.tasks.relay import (
+from graphmask.experiments.common import margins
+from graphmask.experiments.relay import (
     LEAF_TO_MID,
     MID_TO_ROOT,
     RelayConfig,

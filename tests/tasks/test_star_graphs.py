@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from graphmask.tasks import star_graphs
-from graphmask.tasks.common import first_nodes, margins
-from graphmask.tasks.star_graphs import RelationalConv, StarConfig, StarModel, accuracy, generate, train
+from graphmask.experiments import star_graphs
+from graphmask.experiments.common import first_nodes, margins
+from graphmask.experiments.star_graphs import RelationalConv, StarConfig, StarModel, accuracy, generate, train
 
 
 @pytest.fixture(scope="module")

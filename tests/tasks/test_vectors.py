@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.srl import conll09
-from graphmask.tasks.srl.vocabulary import Vocabulary
-from graphmask.tasks.vectors import Vectors
+from graphmask.experiments.srl import conll09
+from graphmask.experiments.srl.vocabulary import Vocabulary
+from graphmask.experiments.vectors import Vectors
 
 WORDS = ["the", "US", "us", "0000", "##th", ". .", "the"]
 ROWS = np.arange(21, dtype=np.float16).reshape(7, 3) / 4

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from graphmask import batches
 from graphmask.analysis.scoring import run_each, studied
 from graphmask.analysis.tables import table
-from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
-from graphmask.guest import freeze, guest
-from graphmask.method import Method
-from graphmask.stand_ins import observe, see
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
+from graphmask.graphs import batches
+from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.stand_ins import observe, see
 
 if TYPE_CHECKING:
     import polars

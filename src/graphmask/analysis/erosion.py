@@ -9,9 +9,9 @@ from torch import Tensor
 
 from graphmask.analysis.scoring import Score, Tally, run_each, studied
 from graphmask.analysis.tables import mean_interval, table
-from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
-from graphmask.method import Method
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 
 if TYPE_CHECKING:
     import polars
@@ -79,10 +79,17 @@ def erosion(
             outputs = run_each(case, _gates(case, choice, plan, seed, opened), choice.baselines)
             for tally, output in zip(tallies, outputs, strict=True):
                 tally.add(case, output, score)
+    return _summary(plan, tallies, [count / max(gates, 1) for count in opened])
+
+
+def _summary(
+    plan: Sequence[tuple[str, float, int]], tallies: Sequence[Tally], opened: Sequence[float]
+) -> polars.DataFrame:
+    """One row per part, fraction and measure, over draws."""
     values: dict[tuple[str, float, str], list[float]] = {}
     shares: dict[tuple[str, float], list[float]] = {}
-    for (part, fraction, _), tally, count in zip(plan, tallies, opened, strict=True):
-        shares.setdefault((part, fraction), []).append(count / max(gates, 1))
+    for (part, fraction, _), tally, share in zip(plan, tallies, opened, strict=True):
+        shares.setdefault((part, fraction), []).append(share)
         for measure, value in tally.means().items():
             values.setdefault((part, fraction, measure), []).append(value)
     rows = []

@@ -14,9 +14,9 @@ from graphmask.analysis.layers import attribution_by_layer, attribution_levels, 
 from graphmask.analysis.leakage import FEWEST, baseline_leakage, mask_leakage
 from graphmask.analysis.paths import path_patterns
 from graphmask.analysis.silence import deletion, silence
-from graphmask.hetero import TYPE_NAMES
-from graphmask.method import Method
-from graphmask.sites import layers_of
+from graphmask.explaining.method import Method
+from graphmask.graphs.sites import layers_of
+from graphmask.hetero_explanation import TYPE_NAMES
 from graphmask.store import Store
 
 if TYPE_CHECKING:

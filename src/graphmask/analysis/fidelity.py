@@ -14,10 +14,10 @@ from torch import Tensor
 
 from graphmask.analysis.scoring import run_each, studied
 from graphmask.analysis.tables import table
-from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
-from graphmask.method import Method
 
 if TYPE_CHECKING:
     import polars

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,11 +12,25 @@ from torch import Tensor
 from graphmask.analysis.tables import table
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
-from graphmask.tasks.gold import Agreement
 
 if TYPE_CHECKING:
     import polars
     import torch_geometric.explain
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Precision, recall and F1 in per cent."""
+
+    precision: float
+    recall: float
+    f1: float
+
+    @classmethod
+    def of(cls, kept: Tensor, gold: Tensor) -> Agreement:
+        both, found, wanted = (int(t.sum()) for t in (kept & gold, kept, gold))
+        precision, recall = 100 * both / max(found, 1), 100 * both / max(wanted, 1)
+        return cls(precision, recall, 200 * both / max(found + wanted, 1))
 
 
 def ground_truth(explanations: Iterable[Explanation], gold: Iterable[Tensor]) -> polars.DataFrame:

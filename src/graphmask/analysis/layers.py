@@ -12,8 +12,8 @@ from graphmask.analysis.scoring import Score, Tally, run_each, studied
 from graphmask.analysis.side_by_side import Block, side_by_side
 from graphmask.analysis.tables import share, table
 from graphmask.errors import GraphMaskError
+from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
-from graphmask.method import Method
 
 if TYPE_CHECKING:
     import polars

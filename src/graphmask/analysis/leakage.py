@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphmask import batches
 from graphmask.analysis.scoring import studied
 from graphmask.analysis.side_by_side import Block, side_by_side
 from graphmask.analysis.tables import share_interval, table
-from graphmask.capture import tap
-from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
-from graphmask.messages import Answer, Mask
-from graphmask.method import Method
+from graphmask.graphs import batches
+from graphmask.tapping.capture import tap
+from graphmask.tapping.messages import Answer, Mask
 
 if TYPE_CHECKING:
     import polars

@@ -23,7 +23,7 @@ from graphmask.analysis.side_by_side import NO_TYPE, Block, Nodes, nodes_of, num
 from graphmask.analysis.tables import load_polars, share, table
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation, Hop
-from graphmask.sites import layers_of
+from graphmask.graphs.sites import layers_of
 
 if TYPE_CHECKING:
     import polars

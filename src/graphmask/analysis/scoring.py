@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphmask import batches
-from graphmask.case import GATES_AT_ONCE, MOST_COPIES, Case, Choice
 from graphmask.errors import GraphMaskError
+from graphmask.explaining.case import GATES_AT_ONCE, MOST_COPIES, Case, Choice
+from graphmask.explaining.method import Method
+from graphmask.explaining.rows import RowsOnly
 from graphmask.explanation import Explanation
-from graphmask.guest import freeze, guest
-from graphmask.method import Method
-from graphmask.rows import RowsOnly
+from graphmask.graphs import batches
+from graphmask.tapping.restore import freeze, guest
 
 #: ``score(output, batch)``: one value per output row, or one for the batch (weighed by its rows), or two sums, for
 #: a ratio of sums over all batches such as F1.

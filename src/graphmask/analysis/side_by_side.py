@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
-from graphmask.sites import Site, layers_of
+from graphmask.graphs.sites import Site, layers_of
 from graphmask.store import Store
 from graphmask.store.pieces import Piece, pieces
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from graphmask import batches
 from graphmask.analysis.scoring import studied
 from graphmask.analysis.tables import table
-from graphmask.case import Case
 from graphmask.errors import GraphMaskError
-from graphmask.method import Method
+from graphmask.explaining.case import Case
+from graphmask.explaining.method import Method
+from graphmask.graphs import batches
 
 if TYPE_CHECKING:
     import polars

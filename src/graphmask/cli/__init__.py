@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from graphmask import distributed
+from graphmask import launch
 from graphmask.cli import analyse, bench, compare, data, demo, report, run, store
 from graphmask.errors import GraphMaskError
 
@@ -29,7 +29,7 @@ app.add_typer(store.app, name="store")
 
 def main() -> None:
     try:
-        if distributed.launched() > 1 and sys.argv[1:2] != ["run"]:
+        if launch.launched() > 1 and sys.argv[1:2] != ["run"]:
             raise GraphMaskError(
                 "Expected `graphmask run` in several processes, got another command. Start that one by itself."
             )

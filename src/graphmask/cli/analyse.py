@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json as js
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphmask.cli.common import Json, console, show, write_json
+from graphmask.bars import steps
+from graphmask.cli.common import Json, write_json
+from graphmask.cli.tables import write_tables
 from graphmask.errors import GraphMaskError
-from graphmask.progress import steps
-from graphmask.storage import write_bytes
 
 if TYPE_CHECKING:
     from graphmask.analysis import everything
@@ -28,8 +26,8 @@ def analyse(
     from graphmask import store
     from graphmask.analysis import everything, stability
     from graphmask.cli import qa, srl
-    from graphmask.tasks import folder as folders
-    from graphmask.tasks import runner
+    from graphmask.experiments import folder as folders
+    from graphmask.experiments import runner
 
     if fits < 1:
         raise GraphMaskError(f"Expected --fits to be 1 or more, got {fits}.")
@@ -66,46 +64,3 @@ def analyse(
                 several.append(again.explain_all(some, repair=False, allow_infeasible=True))
             found.append(everything.Named("stability", f"Agreement of {fits} fits", stability(several), note))
     write_json(json, write_tables(folder, found, rows))
-
-
-def collect(tables: Iterable[everything.Named], count: int) -> list[everything.Named]:
-    """The tables of a study as they are ready, with a bar of so many steps."""
-    found = []
-    with steps(count, enabled=True) as step:
-        step("tables")
-        for table in tables:
-            found.append(table)
-            step(f"after: {table.title}")
-    return found
-
-
-def write_tables(folder: Path, found: Iterable[everything.Named], rows: int) -> dict[str, Any]:
-    """Show the tables and write them: each as CSV, all as JSON, where `graphmask report` finds them."""
-    figures: dict[str, Any] = {}
-    for name, title, frame, note in found:
-        cells = [[_short(cell) for cell in row] for row in frame.head(rows).rows()]
-        remarks = [note, f"first {rows} of {frame.height} rows" if frame.height > rows else ""]
-        remark = "; ".join(filter(None, remarks))
-        show(f"{title} ({remark})" if remark else title, frame.columns, cells)
-        write_bytes(folder / "analysis" / f"{name}.csv", _flat(frame).write_csv().encode())
-        lists = [list(row) for row in frame.rows()]
-        figures[name] = {"title": title, "note": note, "columns": frame.columns, "rows": lists}
-    write_bytes(folder / "analysis" / "tables.json", (js.dumps(figures, indent=1) + "\n").encode())
-    console.print(f"tables: {folder / 'analysis'}", highlight=False)
-    return figures
-
-
-def _short(cell: Any) -> Any:
-    if isinstance(cell, list | tuple):
-        return ", ".join("-" if part is None else str(part) for part in cell)
-    return "" if cell is None else cell
-
-
-def _flat(frame: Any) -> Any:
-    """Lists have no place in a CSV."""
-    import polars
-
-    lists = [name for name, kind in frame.schema.items() if kind == polars.List]
-    return frame.with_columns(
-        polars.col(name).list.eval(polars.element().cast(polars.String)).list.join(" ") for name in lists
-    )

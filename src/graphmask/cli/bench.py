@@ -24,7 +24,7 @@ def core(
     largest: Annotated[float, typer.Option(help="Largest number of edges.")] = 1e6,
 ) -> None:
     """Cost as ratios in one process on one thread: explain / forward, fit step / training step, peak memory."""
-    from graphmask.bench.core import growth_rows, measure, rows
+    from graphmask.experiments.bench.core import growth_rows, measure, rows
 
     figures = measure(seed=seed, largest=int(largest))
     show(
@@ -49,9 +49,9 @@ def scale(
     sections: Annotated[str, typer.Option(help="What to measure, separated by commas.")] = "cost,peers,processes,store",
 ) -> None:
     """Cost from 1e5 edges upwards as ratios on one thread, beside PyG's explainers; two processes; stores."""
-    from graphmask.bench import load
-    from graphmask.bench.scale import SECTIONS, measure, peer_rows, process_rows, rows
-    from graphmask.bench.store import rows_of
+    from graphmask.experiments.bench import load
+    from graphmask.experiments.bench.scale import SECTIONS, measure, peer_rows, process_rows, rows
+    from graphmask.experiments.bench.store import rows_of
 
     wanted = sections.split(",")
     if unknown := set(wanted) - SECTIONS.keys():
@@ -85,7 +85,7 @@ def gold(
     recipe: Annotated[str, typer.Option(help="noisy or paper.")] = "noisy",
 ) -> None:
     """Agreement with gold, seed by seed, and whether the gold is right for each model."""
-    from graphmask.bench.gold import measure, rows, summary
+    from graphmask.experiments.bench.gold import measure, rows, summary
 
     figures = measure(tasks.split(","), range(first, first + seeds), recipe)
     for task, runs in figures["tasks"].items():
@@ -101,12 +101,12 @@ def ablation(
     out: Annotated[Path | None, typer.Option(help="Also write the table as Markdown.")] = None,
 ) -> None:
     """The recipe with one part changed at a time, and the paper's, on both tasks."""
-    from graphmask.bench.ablation import markdown, measure, rows
+    from graphmask.experiments.bench.ablation import markdown, measure, rows
 
     figures = measure(seeds)
     show("lowest and mean F1 per site", *rows(figures))
     if out is not None:
-        from graphmask.storage import write_bytes
+        from graphmask.files import write_bytes
 
         write_bytes(out, markdown(figures).encode())
     write_json(json, figures)
@@ -123,9 +123,9 @@ def store(
     writers: Annotated[int, typer.Option(help="Processes that write at once, with --kills.")] = 1,
 ) -> None:
     """Time and peak memory of writing a store, and of every table of it, for a tenth of the graphs and for all."""
-    from graphmask.bench import kills as killing
-    from graphmask.bench import load as loading
-    from graphmask.bench.store import measure, measure_rows, rows_of, table
+    from graphmask.experiments.bench import kills as killing
+    from graphmask.experiments.bench import load as loading
+    from graphmask.experiments.bench.store import measure, measure_rows, rows_of, table
 
     if kills:
         figures = killing.measure(kills, writers, seed)
@@ -155,7 +155,7 @@ SHARES = ("over_bound", "step_over_bound", "over_naive")
 @app.command("matrix")
 def matrix(json: Json = None) -> None:
     """Peak memory of gates over adjacency matrices, beside 4 B (R N^2 + R N D) bytes and a message per entry."""
-    from graphmask.bench.matrix import measure
+    from graphmask.experiments.bench.matrix import measure
 
     found = measure()
     show(
@@ -177,10 +177,10 @@ def leaderboard(
     ),
 ) -> None:
     """Edge AUC, F1, sufficiency, flips, kappa and time beside PyG's explainers as shipped; a killed run goes on."""
-    from graphmask.bench.leaderboard.pages import draw, first, markdown
-    from graphmask.bench.leaderboard.run import INSTANCES, figures, measure
-    from graphmask.bench.leaderboard.sets import SETS
-    from graphmask.storage import write_bytes
+    from graphmask.experiments.bench.leaderboard.pages import draw, first, markdown
+    from graphmask.experiments.bench.leaderboard.run import INSTANCES, figures, measure
+    from graphmask.experiments.bench.leaderboard.sets import SETS
+    from graphmask.files import write_bytes
 
     found = measure(
         sets.split(",") if sets else list(SETS), methods.split(",") if methods else list(INSTANCES), seeds, out
@@ -206,8 +206,8 @@ def battery(
     markdown: Annotated[Path | None, typer.Option(help="Also put the tables into this page.")] = None,
 ) -> None:
     """Default settings on models of the kinds users have, over seeds, on test data; a killed run goes on."""
-    from graphmask.bench.battery import pages, run
-    from graphmask.bench.battery.summary import summary, verdicts
+    from graphmask.experiments.bench.battery import pages, run
+    from graphmask.experiments.bench.battery.summary import summary, verdicts
 
     names = run.choose(models.split(",") if models else None, half or None)
     chosen = range(seed_start, seed_start + (1 if quick else seeds))

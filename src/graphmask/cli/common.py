@@ -1,4 +1,8 @@
-"""Options and output that commands share."""
+"""Options and output that commands share.
+
+Modules of commands are all loaded for ``graphmask --help``, which must not wait for torch: they import what computes
+inside their functions, and the names that help texts list stand here.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,35 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from graphmask import distributed, tasks
-from graphmask.report.build import write_page
-from graphmask.report.page import Table
-from graphmask.storage import write_bytes
-from graphmask.tasks.runner import Run
+from graphmask import launch
+
+#: Names in `graphmask.experiments.TASKS` and in `graphmask.methods.METHODS`; a test holds them to that.
+TASKS = ("star", "relay")
+METHODS = (
+    "graphmask",
+    "erasure_search",
+    "integrated_gradients",
+    "information_bottleneck",
+    "gnn_explainer",
+    "unamortised",
+    "gate_scores",
+    "pg_explainer",
+    "occlusion",
+    "random",
+)
 
 Seed = Annotated[int, typer.Option(help="Seed of data, model and gates.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
 Out = Annotated[Path, typer.Option(help="Folder for what is written.")]
 
 #: Of several processes one speaks and writes.
-console = Console(quiet=not distributed.first())
+console = Console(quiet=not launch.first())
 
 
 def write_json(path: Path | None, figures: dict[str, Any]) -> None:
-    if path is not None and distributed.first():
+    from graphmask.files import write_bytes
+
+    if path is not None and launch.first():
         write_bytes(path, (json.dumps(figures, indent=2) + "\n").encode())
         console.print(f"figures: {path}", highlight=False)
 
@@ -50,38 +67,13 @@ def gold_rows(figures: dict[str, Any]) -> list[list[Any]]:
     return [[row["site"], *(f"{row[key]:.1f}" for key in ("precision", "recall", "f1"))] for row in rows]
 
 
-def write_task_page(path: Path, run: Run, name: str, examples: int = 6) -> Path:
-    """The page of a run: a few fresh graphs explained as the figures are, without repair, with the gold."""
-    task = tasks.get(name)
-    graphs = task.generate(8 * examples, seed=run.figures["seed"] + 424_242, batch_size=1)
-    # Where much must be kept there is more to see.
-    graphs = sorted(graphs, key=lambda graph: -int(graph.gold.sum()))[:examples]
-    explanations = [run.explainer.explain(graph, repair=False, allow_infeasible=True) for graph in graphs]
-    labels = [task.describe(graph) for graph in graphs]
-    figures = run.figures
-    tables = [
-        Table(
-            "Kept edges against the known answer, per cent", ["site", "precision", "recall", "F1"], gold_rows(figures)
-        ),
-        Table(
-            f"{len(run.explanations):,} fresh graphs, each run again without what was dropped",
-            ["", "value"],
-            [
-                ["messages kept", f"{figures['retained']:.1%}"],
-                ["mean divergence", f"{figures['divergence']:.2g} (tolerance {figures['tolerance']})"],
-                ["predictions changed", f"{figures['flips']:.2%}"],
-                ["explanations within tolerance", f"{figures['faithful']:.1%}"],
-            ],
-        ),
-    ]
-    return write_page(
-        path,
-        explanations,
-        title=f"What the {name} model used",
-        titles=[f"Graph {number + 1}" for number in range(len(graphs))],
-        node_labels=[nodes for nodes, _, _ in labels],
-        edge_labels=[edges for _, edges, _ in labels],
-        gold=[graph.gold.t() for graph in graphs],
-        notes=[notes for _, _, notes in labels],
-        tables=tables,
-    )
+def say_where_words_come_from() -> None:
+    """A run without word vectors learns all of them itself, and scores lower; nobody should find that out later."""
+    from graphmask.experiments import data
+
+    if data.glove() is None:
+        console.print(
+            f"no word vectors at {data.folder() / data.GLOVE}: this run learns its own, and scores lower",
+            highlight=False,
+            soft_wrap=True,
+        )

@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from graphmask import methods, tasks
-from graphmask.cli.common import Json, Out, console, show, write_json
-from graphmask.storage import write_bytes
+from graphmask.cli.common import METHODS, TASKS, Json, Out, console, show, write_json
 
 
 def compare(
-    task: Annotated[str, typer.Argument(help=f"One of {', '.join(tasks.TASKS)}.")],
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")],
     names: Annotated[
-        str, typer.Option("--methods", help=f"Separated by commas; all by default: {', '.join(methods.METHODS)}.")
+        str, typer.Option("--methods", help=f"Separated by commas; all by default: {', '.join(METHODS)}.")
     ] = "",
     seeds: Annotated[int, typer.Option(help="Models, fits and graphs are new for every seed.")] = 5,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
@@ -23,7 +21,9 @@ def compare(
     json: Json = None,
 ) -> None:
     """Compare methods with the known answer, by what they do to the model, and by their cost."""
-    from graphmask.bench.compare import markdown, measure, not_applicable, tables
+    from graphmask import experiments
+    from graphmask.experiments.bench.compare import markdown, measure, not_applicable, tables
+    from graphmask.files import write_bytes
     from graphmask.report.figures import comparison, side_by_side
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]
@@ -36,7 +36,7 @@ def compare(
     write_bytes(table, markdown(figures).encode())
     # Where much must be kept there is more to see.
     best = max(range(len(graphs)), key=lambda number: int(graphs[number].gold.sum()))
-    _, edges, notes = tasks.get(task).describe(graphs[best])
+    _, edges, notes = experiments.get(task).describe(graphs[best])
     picture = side_by_side(
         out / f"{task}_example.png",
         {name: found[best] for name, found in examples.items()},

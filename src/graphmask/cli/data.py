@@ -25,7 +25,7 @@ def build_ewt(
     lists: Annotated[Path | None, typer.Option(help="Folder of files.train, files.dev, ...; near --ud.")] = None,
 ) -> None:
     """Join Universal Dependencies trees with PropBank predicates into CoNLL-2009 files."""
-    from graphmask.tasks.srl import ewt
+    from graphmask.experiments.srl import ewt
 
     built = ewt.build(ud, propbank, out, lists)
     show(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphmask.cli.common import console, show, write_json
-from graphmask.store.files import require
+from graphmask.cli.common import console, say_where_words_come_from, show, write_json
 
 TIMES = ("train_cpu_seconds", "fit_seconds")
 ROWS = (
@@ -24,8 +23,10 @@ ROWS = (
 def run(
     seed: int, tolerance: float | None, data: Path | None, preset: str, out: Path | None, json: Path | None
 ) -> None:
-    from graphmask.tasks.qa import experiment
+    from graphmask.experiments.qa import experiment
+    from graphmask.store.files import require
 
+    say_where_words_come_from()
     require()  # what is written at the end must not fail for a missing package
     out = out or Path("out") / "qa"
     console.print(f"training and explaining Entity-GCN; an interrupted run goes on: {out}", highlight=False)
@@ -41,8 +42,8 @@ def run(
 
 def analyse(folder: Path, fits: int, rows: int, json: Path | None) -> None:
     """The study of section 5."""
-    from graphmask.cli.analyse import collect, write_tables
-    from graphmask.tasks.qa import experiment, study
+    from graphmask.cli.tables import collect, write_tables
+    from graphmask.experiments.qa import experiment, study
 
     run = experiment.read(folder)
     found = collect(study.tables(run, fits, progress=False), study.TABLES + 3 * (fits > 1))  # there is one bar already

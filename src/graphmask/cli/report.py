@@ -19,11 +19,11 @@ def report(
 ) -> None:
     """Write one self-contained page, with the tables of `graphmask analyse` if it was run before."""
     from graphmask import store
+    from graphmask.experiments import folder as folders
+    from graphmask.files import read_json
     from graphmask.report.analysed import draw
     from graphmask.report.build import as_table, write_report
     from graphmask.report.page import Table
-    from graphmask.storage import read_json
-    from graphmask.tasks import folder as folders
 
     run = folders.figures_of(folder) if (folder / folders.FIGURES).exists() else None
     explanations = store.open(folder / folders.EXPLANATIONS if run else folder)

@@ -7,16 +7,14 @@ from typing import Annotated
 
 import typer
 
-from graphmask import distributed, tasks
+from graphmask import launch
 from graphmask.cli import qa, srl
-from graphmask.cli.common import Json, Seed, console, gold_rows, show, write_json, write_task_page
+from graphmask.cli.common import TASKS, Json, Seed, console, gold_rows, show, write_json
 from graphmask.errors import GraphMaskError
-from graphmask.store.files import require
-from graphmask.tasks import folder, runner
 
 
 def run(
-    task: Annotated[str, typer.Argument(help=f"One of {', '.join(tasks.TASKS)}, srl, qa.")],
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}, srl, qa.")],
     seed: Seed = 0,
     recipe: Annotated[str, typer.Option(help="How gates are trained: noisy or paper.")] = "noisy",
     tolerance: Annotated[
@@ -34,14 +32,32 @@ def run(
     json: Json = None,
 ) -> None:
     """Train a task's model, fit GraphMask, explain fresh graphs (without repair) and compare with the known answer."""
-    if task in ("srl", "qa") and distributed.launched() > 1:
+    if task in ("srl", "qa") and launch.launched() > 1:
         raise GraphMaskError(f"Expected star or relay in several processes, got {task}. Start it by itself.")
     if task == "srl":
         return srl.run(model, seed, tolerance, data, preset, out, json, predicted=not gold_trees)
     if task == "qa":
         return qa.run(seed, tolerance, data, preset, out, json)
-    tolerance = 0.03 if tolerance is None else tolerance
-    tasks.get(task)
+    _run(task, seed, recipe, 0.03 if tolerance is None else tolerance, accumulate, precision, out, json)
+
+
+def _run(
+    task: str,
+    seed: int,
+    recipe: str,
+    tolerance: float,
+    accumulate: int,
+    precision: str | None,
+    out: Path | None,
+    json: Path | None,
+) -> None:
+    """A task whose answer is known."""
+    from graphmask import experiments
+    from graphmask.cli.task_page import write_task_page
+    from graphmask.experiments import folder, runner
+    from graphmask.store.files import require
+
+    experiments.get(task)
     require()  # what is written at the end must not fail for a missing package
     out = out or Path("out") / (f"{task}-{seed}" if seed else task)
     folder.check_free(out, task=task, seed=seed, recipe=recipe, tolerance=tolerance, precision=precision)
@@ -71,7 +87,7 @@ def run(
     show("the rest", ["figure", "value"], [[key, figures[key]] for key in keys])
     write_json(json, figures)
     folder.write(out, result)
-    page = write_task_page(out / f"{task}.html", result, task) if distributed.first() else None
-    if distributed.first():
+    page = write_task_page(out / f"{task}.html", result, task) if launch.first() else None
+    if launch.first():
         unfinished.unlink(missing_ok=True)
     console.print(f"page: {page}\nnext: graphmask analyse {out} && graphmask report {out}", highlight=False)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json as js
 from pathlib import Path
 
-from graphmask.cli.common import console, show, write_json
-from graphmask.store.files import require
+from graphmask.cli.common import console, say_where_words_come_from, show, write_json
 
 TIMES = ("train_cpu_seconds", "fit_seconds")
 ROWS = ("f1", "masked_f1", "f1_change", "retained", "divergence", "flips", "faithful", *TIMES)
@@ -23,8 +22,10 @@ def run(
     *,
     predicted: bool,
 ) -> None:
-    from graphmask.tasks.srl import experiment
+    from graphmask.experiments.srl import experiment
+    from graphmask.store.files import require
 
+    say_where_words_come_from()
     require()  # what is written at the end must not fail for a missing package
     out = out or Path("out") / f"srl-{model}"
     console.print(f"training and explaining the {model} labeller; an interrupted run goes on: {out}", highlight=False)
@@ -40,8 +41,8 @@ def run(
 
 def analyse(folder: Path, fits: int, rows: int, json: Path | None) -> None:
     """The study of section 6. In the JSON file the figures go under the model's name; the other model's stay."""
-    from graphmask.cli.analyse import collect, write_tables
-    from graphmask.tasks.srl import experiment, study
+    from graphmask.cli.tables import collect, write_tables
+    from graphmask.experiments.srl import experiment, study
 
     run = experiment.read(folder)
     found = collect(study.tables(run, fits, progress=False), study.TABLES + 2 * (fits > 1))  # there is one bar already

@@ -13,13 +13,13 @@ from torch_geometric.explain import ExplainerAlgorithm, HeteroExplanation
 from torch_geometric.explain import Explanation as PygExplanation
 from torch_geometric.explain.config import ExplanationType, ModelMode, ModelReturnType
 
-from graphmask.batches import Forward, call
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
+from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
-from graphmask.guest import guest
-from graphmask.hetero import HeteroExplanation as TypedExplanation
-from graphmask.method import Method
+from graphmask.graphs.batches import Forward, call
+from graphmask.hetero_explanation import HeteroExplanation as TypedExplanation
+from graphmask.tapping.restore import guest
 
 #: Divergences that fit a mode of PyG's; the first is what "auto" becomes.
 FITTING = {

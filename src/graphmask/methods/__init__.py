@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
-from graphmask.method import Method
+from graphmask.explaining.method import Method
 from graphmask.methods.erasure_search import ErasureSearch
 from graphmask.methods.gate_scores import GateScores
 from graphmask.methods.gnn_explainer import GNNExplainer

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor, nn
 
-from graphmask import batches, gradients
+from graphmask import bars
 from graphmask.errors import GraphMaskError
-from graphmask.gates import SiteSpec
-from graphmask.guest import freeze, guest
-from graphmask.messages import Messages
-from graphmask.method import Method
-from graphmask.probe import Probe
+from graphmask.explaining.method import Method
+from graphmask.gates.networks import SiteSpec
+from graphmask.gates.probe import Probe
+from graphmask.graphs import batches
+from graphmask.tapping import gradients
+from graphmask.tapping.messages import Messages
+from graphmask.tapping.restore import freeze, guest
 
 
 class Amortised(Method):
@@ -62,8 +62,7 @@ class Amortised(Method):
             self.prepare(probe, loader)
             optimiser = torch.optim.Adam(probe.gates.parameters(), lr=self.learning_rate)
             freeze(self.model, training=True)
-            quiet = Progress(console=Console(stderr=True), disable=not progress, transient=True)
-            with gradients.needed(), quiet as bar:
+            with gradients.needed(), bars.bar(enabled=progress) as bar:
                 task = bar.add_task(self.name, total=epochs * count)
                 step = 0
                 for _ in range(epochs):

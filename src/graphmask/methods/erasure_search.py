@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor, nn
 
-from graphmask.case import Case, Choice
+from graphmask import bars
 from graphmask.errors import GraphMaskError
-from graphmask.method import Method
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class ErasureSearch(Method):
@@ -40,7 +42,7 @@ class ErasureSearch(Method):
         carried = case.trace.carried
         count = case.gates_per_graph(carried)
         small = count <= self.budget.bit_length() - 1
-        with Progress(console=Console(stderr=True), disable=not self.progress, transient=True) as bar:
+        with bars.bar(enabled=self.progress) as bar:
             kept = self._exact(case, count, small, bar)
             kept = self._greedy(case, kept, ~small, bar)
         return Choice(kept.to(case.trace.output.dtype), kept, case.zeros())

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches
-from graphmask.batches import Forward
-from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
-from graphmask.guest import freeze, guest
-from graphmask.messages import Messages
-from graphmask.method import Method
-from graphmask.trace import record
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
+from graphmask.graphs import batches
+from graphmask.graphs.batches import Forward
+from graphmask.tapping.messages import Messages
+from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.trace import record
 
 
 class GateScores(Method):

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import batches, gradients
-from graphmask.capture import tap
-from graphmask.case import Case, Choice
-from graphmask.messages import Answer, Call, Mask, Messages
+from graphmask.explaining.case import Case, Choice
+from graphmask.gates.probe import Probe
+from graphmask.graphs import batches
 from graphmask.methods.amortised import Amortised
-from graphmask.moments import Moments
-from graphmask.probe import Probe
-from graphmask.stand_ins import see
+from graphmask.ops.moments import Moments
+from graphmask.tapping import gradients
+from graphmask.tapping.capture import tap
+from graphmask.tapping.messages import Answer, Call, Mask, Messages
+from graphmask.tapping.stand_ins import see
 
 
 class InformationBottleneck(Amortised):

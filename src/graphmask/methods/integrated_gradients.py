@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
-from graphmask.method import Method
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 
 
 class IntegratedGradients(Method):

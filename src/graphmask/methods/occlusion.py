@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from graphmask.case import Case, Choice
-from graphmask.method import Method
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 
 
 class Occlusion(Method):

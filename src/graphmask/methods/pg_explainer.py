@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import gradients, masking
-from graphmask.case import Case, Choice
-from graphmask.gates import SiteSpec
-from graphmask.messages import Messages
+from graphmask.explaining.case import Case, Choice
+from graphmask.gates.networks import SiteSpec
+from graphmask.gates.probe import Probe
 from graphmask.methods.amortised import Amortised
-from graphmask.probe import Probe
-from graphmask.trace import record
+from graphmask.tapping import gradients, masking
+from graphmask.tapping.messages import Messages
+from graphmask.tapping.trace import record
 
 
 class PGExplainer(Amortised):

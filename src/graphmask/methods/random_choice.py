@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from graphmask.case import Case, Choice
 from graphmask.errors import GraphMaskError
-from graphmask.method import Method
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
 
 
 class RandomChoice(Method):

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask.case import Case, Choice
-from graphmask.gates import INITIAL_LOCATION
-from graphmask.kernels import LIMIT
-from graphmask.method import Method
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.method import Method
+from graphmask.gates.networks import INITIAL_LOCATION
+from graphmask.ops.kernels import LIMIT
 
 #: Messages of a graph that are tried one by one at the end, at most.
 PRUNED = 256

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
-from graphmask.hetero import HeteroExplanation
+from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import metadata, question_drawing
 from graphmask.report.gallery import Gallery, Totals
 from graphmask.report.page import OUTPUT_VALUES, Example, Table, render, write
@@ -101,7 +101,6 @@ def write_page(
     gold: Sequence[Tensor | None] | None = None,
     notes: Sequence[Sequence[str]] | None = None,
     tables: Sequence[Table] = (),
-    words: str | None = None,
 ) -> Path:
     """One self-contained HTML file; the sequences run along the explanations."""
     nothing = [None] * len(explanations)
@@ -117,7 +116,7 @@ def write_page(
             strict=True,
         )
     ]
-    write(path, render(examples, title=title, verdict=words or verdict(explanations), tables=tables))
+    write(path, render(examples, title=title, verdict=verdict(explanations), tables=tables))
     return Path(path)
 
 
@@ -129,13 +128,12 @@ def write_report(
     title: str = "What the model used",
     examples: int = EXAMPLES,
     type_names: Mapping[int, str] | Sequence[str] | None = None,
-    words: str = "",
 ) -> Path:
     """One self-contained HTML file about any number of explanations, which are read once and not held.
 
     The verdict and the figures are over all of them, the gallery shows at most ``examples``: wrong predictions,
     the largest divergences, the most and the least retained, and others drawn evenly. ``tables`` become sections
-    (see :func:`as_table`), ``words`` are added to the verdict, names and tokens come from each explanation's
+    (see :func:`as_table`), names and tokens come from each explanation's
     ``info`` (see :mod:`graphmask.report.metadata`).
     """
     sections = [as_table(table) for table in tables]
@@ -162,7 +160,7 @@ def write_report(
     html = render(
         cards,
         title=title,
-        verdict=" ".join(part for part in (totals.verdict, words) if part),
+        verdict=totals.verdict,
         tables=[*([by_layer] if by_layer is not None and totals.count > 1 else []), *sections],
         figures=totals.figures,
         contents=True,

@@ -12,8 +12,8 @@ from typing import Any
 
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
+from graphmask.files import write_bytes
 from graphmask.report.layout import Layout, layout
-from graphmask.storage import write_bytes
 
 TITLES = {
     "graphmask": "GraphMask",

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
-from graphmask.hetero import TYPE_NAMES, HeteroExplanation
+from graphmask.hetero_explanation import TYPE_NAMES, HeteroExplanation
 from graphmask.report import question as questions
 from graphmask.report.sentence import Role
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmask import batches
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
+from graphmask.graphs import batches
 
 if TYPE_CHECKING:
     import pyarrow as pa

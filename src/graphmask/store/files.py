@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from graphmask import storage
+from graphmask import files
 from graphmask.errors import GraphMaskError
 from graphmask.store.safety import VERSION, check_kind, check_version, readable, regular
 
@@ -93,7 +93,7 @@ def require() -> None:
 def _own_json(path: Path, kind: str, what: str) -> dict[str, Any]:
     """A JSON file of ours, of a version that is understood."""
     regular(path)
-    found = storage.read_json(path)
+    found = files.read_json(path)
     if not isinstance(found, dict) or found.get("graphmask") != kind:
         raise GraphMaskError(f"Expected {what} at {path}, found a foreign file.")
     check_version(found.get("schema_version"), path)
@@ -104,13 +104,13 @@ def describe(folder: Path) -> dict[str, Any]:
     """What `store.json` says."""
     path = folder / DESCRIPTION
     description = _own_json(path, "store", "the description of a store")
-    with storage.understood(path, "store"):
+    with files.understood(path, "store"):
         description["generation"] = _whole(description.get("generation", 0))
     return description
 
 
 def write_description(folder: Path, description: dict[str, Any], rank: int = 0) -> None:
-    storage.write_bytes(folder / DESCRIPTION, json.dumps(description, indent=1).encode(), tag=f"r{rank}.")
+    files.write_bytes(folder / DESCRIPTION, json.dumps(description, indent=1).encode(), tag=f"r{rank}.")
 
 
 # Shards ------------------------------------------------------------------------------------------------------
@@ -132,11 +132,11 @@ def write_shard(folder: Path, name: Name, graphs: pa.Table, edges: pa.Table, sha
         rows = min(ROWS_AT_ONCE[kind], max(BYTES_AT_ONCE * table.num_rows // max(table.nbytes, 1), 1))
         pq.write_table(table.replace_schema_metadata(header), buffer, compression="zstd", row_group_size=rows)
         content = buffer.getvalue()
-        storage.write_bytes(name.path(folder, kind), content, tag=f"r{name.rank}.")
+        files.write_bytes(name.path(folder, kind), content, tag=f"r{name.rank}.")
         digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         sums[kind] = {"rows": table.num_rows, "bytes": content.size, "hash": digest}
     piece = {"graphmask": "shard", "schema_version": VERSION, **shard, **sums}
-    storage.write_bytes(name.path(folder, "shard"), json.dumps(piece).encode(), tag=f"r{name.rank}.")
+    files.write_bytes(name.path(folder, "shard"), json.dumps(piece).encode(), tag=f"r{name.rank}.")
 
 
 def shards(folder: Path, generation: int) -> list[Shard]:
@@ -163,7 +163,7 @@ def listed(folder: Path) -> dict[str, list[Name]]:
 def _shard(folder: Path, name: Name) -> Shard:
     path = name.path(folder, "shard")
     piece = _own_json(path, "shard", "a piece of a store's manifest")
-    with storage.understood(path, "store"):
+    with files.understood(path, "store"):
         rows, sums = {}, {}
         for kind in ("graphs", "edges"):
             rows[kind] = _whole(piece[kind]["rows"])
@@ -221,8 +221,8 @@ def _first_version(folder: Path, names: list[Name]) -> list[Shard]:
         regular(edges)
         with readable(edges):
             rows = pq.read_metadata(edges).num_rows
-        with storage.understood(graphs, "store"):
-            shard = storage.parse_json(footer.metadata[b"graphmask_shard"], graphs)
+        with files.understood(graphs, "store"):
+            shard = files.parse_json(footer.metadata[b"graphmask_shard"], graphs)
             first = found[-1].first + found[-1].count if found else 0
             if name.number != len(found) or (shard["first"], shard["edges"]) != (first, rows):
                 raise GraphMaskError(

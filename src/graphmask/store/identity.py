@@ -6,44 +6,60 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 
-from graphmask import batches, storage
+from graphmask import files
+from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
-from graphmask.layout import Types
-from graphmask.sites import Site
-
-if TYPE_CHECKING:
-    from graphmask.method import Method
+from graphmask.graphs import batches
+from graphmask.graphs.batches import Forward
+from graphmask.graphs.layout import Types
+from graphmask.graphs.sites import Site
 
 #: Attributes of a method that do not change its explanations, or are compared in a way of their own.
 _ELSEWHERE = {"model", "forward", "divergence", "sites", "types", "history", "progress"}
 
 
-def settings_of(method: Method) -> dict[str, Any]:
+class Explainer(Protocol):
+    """What the store knows of the method that fills it. `Method` is one; it stands in a layer above the store."""
+
+    model: nn.Module
+    divergence: Divergence
+    sites: tuple[Site, ...] | None
+    types: Types | None
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def forward(self) -> Forward: ...
+    @property
+    def threshold(self) -> float: ...
+
+
+def settings_of(method: Explainer) -> dict[str, Any]:
     """What must agree for two explainers to give the same explanations."""
     own = {name: _plain(value) for name, value in vars(method).items() if name not in _ELSEWHERE}
-    return storage.as_json(
+    return files.as_json(
         own
         | {
             "method": method.name,
-            "model": storage.fingerprint(method.model),
+            "model": files.fingerprint(method.model),
             "custom_forward": method.forward is not batches.default_forward,
             "threshold": method.threshold,
         }
     )
 
 
-def divergence_of(method: Method) -> dict[str, Any]:
+def divergence_of(method: Explainer) -> dict[str, Any]:
     choice = method.divergence.choice
     return {**method.divergence.state(), "choice": choice if isinstance(choice, str) else "custom"}
 
 
-def adopt(method: Method, settings: dict[str, Any], description: dict[str, Any], folder: Path) -> None:
+def adopt(method: Explainer, settings: dict[str, Any], description: dict[str, Any], folder: Path) -> None:
     """Raise unless the store is the method's; bring the method to where it was after the first batch."""
     found, state = description["settings"], dict(description["divergence"])
     mine, sites = divergence_of(method), tuple(Site.from_json(site) for site in description["sites"])
@@ -78,7 +94,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, nn.Module):
-        return storage.fingerprint(value)
+        return files.fingerprint(value)
     if isinstance(value, Tensor):
         return _hash(value)
     if isinstance(value, Site):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmask import storage
+from graphmask import files
 
 if TYPE_CHECKING:
     from graphmask.explanation import Explanation
@@ -66,7 +66,7 @@ def _piece(store: Store, at: int, start: int, stop: int) -> Piece:
     graph = torch.arange(len(counts)).repeat_interleave(counts)
     within = torch.arange(len(graph)) - (counts.cumsum(0) - counts)[graph]
     row = (rows[:-1] - rows[0])[graph] + within + torch.arange(sites)[:, None] * counts[graph]
-    with storage.understood(shard.edges, "store"):
+    with files.understood(shard.edges, "store"):
         return Piece(
             store,
             (at, start, stop),

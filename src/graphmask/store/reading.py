@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmask import storage
+from graphmask import files as storage
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation, build
-from graphmask.layout import Types
-from graphmask.sites import Site
+from graphmask.graphs.layout import Types
+from graphmask.graphs.sites import Site
 from graphmask.store import columns, files, order, safety
 from graphmask.store.columns import dtype_of
 from graphmask.store.files import Shard

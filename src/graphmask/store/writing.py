@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
@@ -9,22 +10,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from graphmask import storage
+from graphmask import bars
+from graphmask import files as storage
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
-from graphmask.guest import guest
 from graphmask.store import columns, files, identity, locks
 from graphmask.store.columns import Metadata
 from graphmask.store.files import Run
+from graphmask.store.identity import Explainer
 from graphmask.store.reading import Store, read, shared_baselines
+from graphmask.tapping.restore import guest
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from graphmask.method import Method
 
 #: A shard is closed when it has this many rows or bytes, or when a kill would cost this much work.
 ROWS_PER_SHARD, BYTES_PER_SHARD, SECONDS_PER_SHARD = 1_000_000, 1 << 28, 300.0
@@ -33,7 +31,7 @@ SECONDS_FOR_THE_FIRST = 600.0
 
 
 def write(
-    method: Method,
+    method: Explainer,
     explain: Callable[[Any, str], list[Explanation]],
     loader: Iterable[Any],
     out: str | Path,
@@ -118,7 +116,7 @@ def _count_batches(seen: int, known: dict[int, str], folder: Path, rank: int, wo
 
 class _Writer:
     def __init__(
-        self, method: Method, folder: Path, settings: dict[str, Any], most: int, rank: int, world: int
+        self, method: Explainer, folder: Path, settings: dict[str, Any], most: int, rank: int, world: int
     ) -> None:
         self.method, self.folder, self.settings, self.most = method, folder, settings, most
         self.rank, self.world = rank, world
@@ -264,10 +262,8 @@ class _Writer:
 
 @contextmanager
 def _bar(loader: Iterable[Any], enabled: bool) -> Iterator[Callable[[int], None]]:
-    console = Console(stderr=True)
-    shown = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    off = not enabled or not console.is_terminal  # a log would get empty lines
-    with Progress(TextColumn("explaining"), *shown, console=console, disable=off, transient=True) as bar:
+    # A log would get empty lines.
+    with bars.bar("explaining", enabled=enabled and sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=_count(loader))
         yield lambda graphs: bar.update(task, advance=1, description=f"{graphs:,} graphs")
 

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from graphmask.tasks.qa import redocred
-from graphmask.tasks.qa.examples import Examples, Words
-from graphmask.tasks.vectors import Vectors
+from graphmask.experiments.qa import redocred
+from graphmask.experiments.qa.examples import Examples, Words
+from graphmask.experiments.vectors import Vectors
 
 from .support import NORWAY, drawn, vectors, write
 

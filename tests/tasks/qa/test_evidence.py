@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphmask.experiments.qa import evidence
+from graphmask.experiments.qa.questions import SUBJECT
 from graphmask.explanation import Explanation
-from graphmask.sites import Site
-from graphmask.tasks.qa import evidence
-from graphmask.tasks.qa.questions import SUBJECT
+from graphmask.graphs.sites import Site
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=12))

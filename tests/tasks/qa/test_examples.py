@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.qa.examples import Examples, Loader, Words, in_order
-from graphmask.tasks.qa.mentions import RELATIONS
-from graphmask.tasks.vectors import Vectors
+from graphmask.experiments.qa.examples import Examples, Loader, Words, in_order
+from graphmask.experiments.qa.mentions import RELATIONS
+from graphmask.experiments.vectors import Vectors
 
 
 def _neighbours(question, relation, node):

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 from graphmask import GraphMaskError, masked
 from graphmask.cli import app
-from graphmask.tasks.qa import experiment, learning, study
-from graphmask.tasks.qa.examples import Examples, Words, in_order
-from graphmask.tasks.qa.learning import Schedule
-from graphmask.tasks.qa.mentions import RELATIONS
-from graphmask.tasks.qa.model import Sizes, forward, make
-from graphmask.tasks.qa.questions import Caps
-from graphmask.tasks.vectors import Vectors
-from graphmask.training import Recipe
+from graphmask.experiments.qa import experiment, learning, study
+from graphmask.experiments.qa.examples import Examples, Words, in_order
+from graphmask.experiments.qa.learning import Schedule
+from graphmask.experiments.qa.mentions import RELATIONS
+from graphmask.experiments.qa.model import Sizes, forward, make
+from graphmask.experiments.qa.questions import Caps
+from graphmask.experiments.vectors import Vectors
+from graphmask.fitting.training import Recipe
 
 TINY = experiment.Preset(
     Sizes(query=8, hidden=16, first=16, scorer=(8, 8), dropout=0.0),
@@ -208,7 +208,7 @@ def test_all_of_the_wikihop_sample(real):
 
 
 def test_a_question_without_an_answer_in_the_text_counts_as_wrong(glove, corpus_folder):
-    from graphmask.tasks.qa import redocred
+    from graphmask.experiments.qa import redocred
 
     questions = redocred.read(corpus_folder, limit=3).questions
     gone = [

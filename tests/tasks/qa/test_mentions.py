@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.qa import mentions
-from graphmask.tasks.qa.mentions import (
+from graphmask.experiments.qa import mentions
+from graphmask.experiments.qa.mentions import (
     COMPLEMENT,
     COREF,
     DOC_BASED,
@@ -27,7 +27,7 @@ from graphmask.tasks.qa.mentions import (
     tokenise,
     with_clusters,
 )
-from graphmask.tasks.qa.questions import SUBJECT, Mention, Question, Span
+from graphmask.experiments.qa.questions import SUBJECT, Mention, Question, Span
 
 WORDS = st.sampled_from(["new", "New", "york", "York", "city", "of"])
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from graphmask import GraphMask, masked
-from graphmask.bench import matrix
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.qa.model import NEVER, Sizes, forward, make
-from graphmask.training import Recipe
+from graphmask.experiments.bench import matrix
+from graphmask.experiments.qa.model import NEVER, Sizes, forward, make
+from graphmask.fitting.training import Recipe
 
 SIZES = Sizes(query=5, hidden=8, first=9, scorer=(7, 6), layers=3, dropout=0.2)
 

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.qa import redocred
-from graphmask.tasks.qa.questions import SUBJECT, Mention, Span
+from graphmask.experiments.qa import redocred
+from graphmask.experiments.qa.questions import SUBJECT, Mention, Span
 
 from .support import NAMES, NORWAY, write
 

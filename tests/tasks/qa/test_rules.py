@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from graphmask.tasks.qa import redocred, rules
+from graphmask.experiments.qa import redocred, rules
 
 from .support import NAMES, NORWAY
 

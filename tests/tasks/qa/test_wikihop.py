@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks import data
-from graphmask.tasks.qa import wikihop
-from graphmask.tasks.qa.questions import SUBJECT, Caps, Mention, Question, Read, Span
-from graphmask.tasks.qa.wikihop import Example, examples, read
+from graphmask.experiments import data
+from graphmask.experiments.qa import wikihop
+from graphmask.experiments.qa.questions import SUBJECT, Caps, Mention, Question, Read, Span
+from graphmask.experiments.qa.wikihop import Example, examples, read
 
 ADA: dict[str, Any] = {
     "id": "WH_0",

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.srl import conll09
-from graphmask.tasks.srl.conll09 import Predicate, Sentence
+from graphmask.experiments.srl import conll09
+from graphmask.experiments.srl.conll09 import Predicate, Sentence
 
 
 def test_every_column_by_hand(two: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.srl import conll09
+from graphmask.experiments.srl import conll09
 
 from .support import TWO, damaged, located
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from graphmask.cli import app
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.srl import conll09, ewt
-from graphmask.tasks.srl.conll09 import Predicate
+from graphmask.experiments.srl import conll09, ewt
+from graphmask.experiments.srl.conll09 import Predicate
 
 from .support import damaged, located
 

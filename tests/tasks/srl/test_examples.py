@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from graphmask import GraphMaskError
-from graphmask.tasks.srl.conll09 import Predicate, Sentence
-from graphmask.tasks.srl.examples import AUXILIARY, NOUN, OTHER, VERB, Examples, Vocabularies, kind_of
+from graphmask.experiments.srl.conll09 import Predicate, Sentence
+from graphmask.experiments.srl.examples import AUXILIARY, NOUN, OTHER, VERB, Examples, Vocabularies, kind_of
 
 
 def sentence(words: str, tags: str, heads: tuple[int, ...], labels: str, *predicates: Predicate) -> Sentence:

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from graphmask import GraphMaskError, masked
 from graphmask.cli import app
-from graphmask.tasks.srl import conll09, experiment, learning, study
-from graphmask.tasks.srl.learning import Schedule
-from graphmask.tasks.srl.model import Sizes
-from graphmask.training import Recipe
+from graphmask.experiments.srl import conll09, experiment, learning, study
+from graphmask.experiments.srl.learning import Schedule
+from graphmask.experiments.srl.model import Sizes
+from graphmask.fitting.training import Recipe
 
 from .test_examples import ALL
 

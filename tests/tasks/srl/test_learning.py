@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from graphmask import GraphMaskError
-from graphmask.tasks.srl import learning, scorer
-from graphmask.tasks.srl.learning import Loader, Schedule
+from graphmask.experiments.srl import learning, scorer
+from graphmask.experiments.srl.learning import Loader, Schedule
 
 from .test_examples import ALL
 from .test_model import small

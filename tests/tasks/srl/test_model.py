@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from graphmask import GraphMask
-from graphmask.tasks.srl import learning
-from graphmask.tasks.srl.examples import Examples, Vocabularies
-from graphmask.tasks.srl.model import Labeller, Sizes, SyntacticConv, make
-from graphmask.tasks.vectors import Vectors
-from graphmask.training import Recipe
+from graphmask.experiments.srl import learning
+from graphmask.experiments.srl.examples import Examples, Vocabularies
+from graphmask.experiments.srl.model import Labeller, Sizes, SyntacticConv, make
+from graphmask.experiments.vectors import Vectors
+from graphmask.fitting.training import Recipe
 
 from .test_examples import ALL
 

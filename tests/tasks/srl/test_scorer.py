@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from graphmask import GraphMaskError
-from graphmask.tasks.srl.conll09 import Predicate, Sentence
-from graphmask.tasks.srl.scorer import Counts, score
+from graphmask.experiments.srl.conll09 import Predicate, Sentence
+from graphmask.experiments.srl.scorer import Counts, score
 
 
 def sentence(*predicates: Predicate, words: tuple[str, ...] = ("the", "cat", "saw", "a", "fall")) -> Sentence:

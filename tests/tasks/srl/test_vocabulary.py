@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmask.errors import GraphMaskError
-from graphmask.tasks.srl.vocabulary import Vocabulary
+from graphmask.experiments.srl.vocabulary import Vocabulary
 
 
 def test_by_hand() -> None:

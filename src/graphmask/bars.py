@@ -1,0 +1,36 @@
+"""Progress bars on standard error, which disappear when they are done. The library that draws them is loaded late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+def bar(title: str = "", *, enabled: bool) -> Progress:
+    """A bar with its count and the time it will take; with a ``title``, the task's description comes last."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    described = TextColumn("{task.description}")
+    parts = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(title), *parts, described) if title else (described, *parts)
+    return Progress(*columns, console=Console(stderr=True), disable=not enabled, transient=True)
+
+
+@contextmanager
+def steps(total: int, *, enabled: bool) -> Iterator[Callable[[str], None]]:
+    """A bar for a known number of named steps; call what it gives when a step begins."""
+    with bar(enabled=enabled) as shown:
+        task = shown.add_task("", total=total)
+        begun = 0
+
+        def begin(what: str) -> None:
+            nonlocal begun
+            shown.update(task, description=what, completed=begun)
+            begun += 1
+
+        yield begin

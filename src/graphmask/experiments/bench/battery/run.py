@@ -1,0 +1,210 @@
+"""The whole battery: every fit is one file, written as it comes, so that a run that was killed goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from graphmask.bars import steps
+from graphmask.errors import GraphMaskError
+from graphmask.experiments import runner
+from graphmask.experiments.bench.battery.measure import measure
+from graphmask.experiments.bench.battery.models import ENTRIES
+from graphmask.files import read_json, write_bytes
+
+#: Of the files that results are kept in; another one is measured again.
+FORMAT = 1
+#: All models and their data come from this seed; the seeds of the battery are those of the fits.
+MODEL_SEED = 0
+
+Task = dict[str, Any]
+
+
+def choose(models: Sequence[str] | None = None, half: str | None = None) -> list[str]:
+    """The names of a run, checked."""
+    for name in models or ():
+        if name not in ENTRIES:
+            raise GraphMaskError(f"Expected models among {', '.join(ENTRIES)}, got {name!r}.")
+    if half not in (None, "design", "check"):
+        raise GraphMaskError(f"Expected the half design or check, got {half!r}.")
+    return [name for name in models or ENTRIES if half is None or ENTRIES[name].half == half]
+
+
+def result_path(out: Path, name: str, seed: int) -> Path:
+    return out / "fits" / f"{name}-{seed}.json"
+
+
+def model_path(out: Path, name: str) -> Path:
+    return out / "models" / f"{name}.safetensors"
+
+
+def known(out: Path, name: str, seed: int, epochs: int | None = None) -> dict[str, Any] | None:
+    """A result that was measured before with the same settings; None if there is none that can be read."""
+    try:
+        found = read_json(result_path(out, name, seed))
+    except GraphMaskError:
+        return None
+    wanted = {"format": FORMAT, "name": name, "seed": seed, "epochs": epochs}
+    same = isinstance(found, dict) and all(found.get(key) == value for key, value in wanted.items())
+    return found if same and "error" not in found and "masks" in found else None
+
+
+def measure_all(
+    names: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    jobs: int = 1,
+    epochs: int | None = None,
+    progress: bool = True,
+) -> dict[str, list[dict[str, Any]]]:
+    """Results per model, seed by seed; what is in ``out`` already is not measured again.
+
+    With ``jobs`` above one, so many processes of one thread each share the work. Models are trained before anything
+    is measured, each once. A fit that fails is a result with an ``error``; a later run tries it again.
+    """
+    if not seeds:
+        raise GraphMaskError("Expected at least one seed, got none.")
+    if jobs < 1:
+        raise GraphMaskError(f"Expected at least one job, got {jobs}.")
+    missing = [(name, seed) for seed in seeds for name in names if known(out, name, seed, epochs) is None]
+    untrained = [name for name in names if any(name == wanted for wanted, _ in missing)]
+    untrained = [name for name in untrained if not model_path(out, name).exists()]
+    first: list[Task] = [{"name": name, "seed": None, "out": str(out), "epochs": epochs} for name in untrained]
+    second: list[Task] = [{"name": name, "seed": seed, "out": str(out), "epochs": epochs} for name, seed in missing]
+    with steps(len(first) + len(second), enabled=progress) as step:
+        for tasks in (first, second):
+            _work_off(tasks, jobs, step)
+    return {name: [_result(out, name, seed, epochs) for seed in seeds] for name in names}
+
+
+def _result(out: Path, name: str, seed: int, epochs: int | None) -> dict[str, Any]:
+    found = known(out, name, seed, epochs)
+    if found is not None:
+        return found
+    try:
+        return read_json(result_path(out, name, seed))
+    except GraphMaskError as error:
+        return {"name": name, "seed": seed, "error": str(error)}
+
+
+def perform(task: Task) -> None:
+    """Train a model (no seed) or measure a fit, and write the file; whatever goes wrong is written too."""
+    name, seed, out = task["name"], task["seed"], Path(task["out"])
+    with runner.one_thread():
+        try:
+            prepared = ENTRIES[name].prepare(MODEL_SEED, model_path(out, name))
+            if seed is None:
+                return
+            found = measure(prepared, seed, epochs=task["epochs"])
+        except Exception as error:  # one model that fails must not end the run
+            found = {"error": f"{type(error).__name__}: {error}"}
+    if seed is not None:
+        _write(task, found)
+
+
+def _write(task: Task, found: dict[str, Any]) -> None:
+    head = {"format": FORMAT, "name": task["name"], "seed": task["seed"], "epochs": task["epochs"]}
+    path = result_path(Path(task["out"]), task["name"], task["seed"])
+    write_bytes(path, (json.dumps({**head, **found}, indent=1) + "\n").encode())
+
+
+# Processes ----------------------------------------------------------------------------------------------------
+
+
+def _work_off(tasks: Sequence[Task], jobs: int, step: Callable[[str], None]) -> None:
+    """All tasks, in this process or by workers that each take the next one."""
+    if jobs == 1 or len(tasks) < 2:
+        for task in tasks:
+            step(_title(task))
+            perform(task)
+        return
+    queue: SimpleQueue[Task] = SimpleQueue()
+    for task in tasks:
+        queue.put(task)
+    lock = threading.Lock()
+
+    def keep_busy() -> None:
+        worker = Worker()
+        try:
+            while True:
+                try:
+                    task = queue.get_nowait()
+                except Empty:
+                    return
+                with lock:
+                    step(_title(task))
+                if not worker.perform(task):
+                    worker.stop()
+                    worker = Worker()
+                    if task["seed"] is not None:
+                        _write(task, {"error": "The process that measured this ended before it was done."})
+        finally:
+            worker.stop()
+
+    threads = [threading.Thread(target=keep_busy, daemon=True) for _ in range(min(jobs, len(tasks)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _title(task: Task) -> str:
+    return f"{task['name']}: training" if task["seed"] is None else f"{task['name']}: seed {task['seed']}"
+
+
+class Worker:
+    """A process that performs one task after another: a line of JSON in, a line out when it is done."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "graphmask.experiments.bench.battery.run"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def perform(self, task: Task) -> bool:
+        """False where the process ended before it had done the task."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(task) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return any(line.strip() == DONE for line in iter(self.process.stdout.readline, ""))
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+DONE = "done"
+
+
+@contextmanager
+def _quiet() -> Iterator[Callable[[], None]]:
+    """Nothing but the sign that a task is done goes to the parent, whatever a library prints."""
+    channel, sys.stdout = sys.stdout, sys.stderr
+    try:
+        yield lambda: print(DONE, file=channel, flush=True)
+    finally:
+        sys.stdout = channel
+
+
+if __name__ == "__main__":
+    with _quiet() as done:
+        for line in sys.stdin:
+            perform(json.loads(line))
+            done()

@@ -1,0 +1,37 @@
+"""Where corpora and word vectors are found: none of them can be shipped with the library."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from graphmask.errors import GraphMaskError
+
+VARIABLE = "GRAPHMASK_DATA"
+GLOVE = Path("embeddings") / "glove.6B.100d.fp16.npz"
+
+
+def folder() -> Path:
+    """The folder that `GRAPHMASK_DATA` names; without it, ``graphmask`` in the user's cache folder."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path("~/.cache").expanduser()) / "graphmask"
+
+
+def find(name: str) -> Path:
+    """The file or folder `name`, for example ``srl-ewt/train.conll09``."""
+    path = folder() / name
+    if not path.exists():
+        raise GraphMaskError(
+            f"Expected data at {path}, found nothing there. "
+            f"Set the environment variable {VARIABLE} to the folder that holds {name}."
+        )
+    return path
+
+
+def glove() -> Path | None:
+    """The file of word vectors; None where there is none, which runs say, and write down as ``word_vectors``."""
+    path = folder() / GLOVE
+    return path if path.exists() else None

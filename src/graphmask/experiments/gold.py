@@ -1,0 +1,84 @@
+"""Explanations against the known answer, and the known answer against the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+
+from graphmask.analysis.ground_truth import Agreement
+from graphmask.divergence import kl
+from graphmask.explanation import Explanation
+from graphmask.gates.probe import Probe
+from graphmask.graphs.batches import default_forward
+from graphmask.tapping.restore import freeze, guest
+
+
+def compare(explanations: Iterable[Explanation], data: Sequence[Batch]) -> dict[str, Any]:
+    """Kept edges of all explanations against ``gold`` [E, L] of the batches they were made from."""
+    found = list(explanations)
+    kept = torch.cat([explanation.kept for explanation in found], 1)
+    gold = torch.cat([batch.gold for batch in data]).t()
+    per_site = [
+        {"site": name, **asdict(Agreement.of(kept[site], gold[site]))} for site, name in enumerate(found[0].sites)
+    ]
+    return {**asdict(Agreement.of(kept, gold)), "per_site": per_site}
+
+
+@torch.no_grad()
+def check(model: nn.Module, probe: Probe, data: Sequence[Batch]) -> dict[str, Any]:
+    """Is the gold right for this very model? Shown by running it.
+
+    *Sufficient*: with every other message replaced by its baseline the output stays. *Necessary*: no gold edge is
+    indifferent; dropping any single one moves the margin between the two answers (log odds), and dropping a random
+    half changes predictions.
+    """
+    generator = torch.Generator().manual_seed(0)
+    divergence, flips, half_flips, rows = 0.0, 0.0, 0.0, 0
+    moved: list[list[Tensor]] = [[] for _ in probe.sites]
+    with guest(model):
+        freeze(model, training=False)
+        for batch in data:
+            gold = batch.gold.t()
+            original = default_forward(model, batch)
+            kept_gold = probe.masked(model, default_forward, batch, batch.edge_index, gold)
+            half = gold & (torch.rand(gold.shape, generator=generator) < 0.5)
+            kept_half = probe.masked(model, default_forward, batch, batch.edge_index, half)
+            divergence += float(kl(original, kept_gold).sum())
+            flips += float((original.argmax(1) != kept_gold.argmax(1)).sum())
+            half_flips += float((original.argmax(1) != kept_half.argmax(1)).sum())
+            rows += len(original)
+            for site in range(len(probe.sites)):
+                moved[site].append(_drop_one_by_one(model, probe, batch, gold, site, original))
+    smallest = [torch.cat(parts) for parts in moved]
+    return {
+        "sufficient": {"divergence": divergence / rows, "flips": flips / rows},
+        "necessary": {
+            "smallest_margin_change": [float(part.min()) for part in smallest],
+            "median_margin_change": [float(part.median()) for part in smallest],
+            "flips_without_half": half_flips / rows,
+        },
+    }
+
+
+def _drop_one_by_one(
+    model: nn.Module, probe: Probe, batch: Batch, gold: Tensor, site: int, reference: Tensor
+) -> Tensor:
+    """|change of margin| for every gold edge of a site, dropped alone; one edge per graph at a time."""
+    edges = gold[site].nonzero().view(-1)
+    graph = batch.batch[batch.edge_index[0, edges]]
+    count = torch.bincount(graph, minlength=batch.num_graphs)
+    rank = torch.arange(len(edges)) - (count.cumsum(0) - count)[graph]
+    margin = reference[:, 1] - reference[:, 0]
+    changes = torch.zeros(len(edges))
+    for turn in range(int(count.max()) if len(edges) else 0):
+        now = rank == turn
+        kept = torch.ones_like(gold)
+        kept[site, edges[now]] = False
+        output = probe.masked(model, default_forward, batch, batch.edge_index, kept)
+        changes[now] = ((output[:, 1] - output[:, 0]) - margin).abs()[graph[now]]
+    return changes

@@ -1,0 +1,289 @@
+"""The study of section 5 and appendices J and K, on one run: which edges the model uses, for what, and who agrees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphmask import analysis, methods
+from graphmask import explainer as explaining
+from graphmask.analysis.everything import Named
+from graphmask.analysis.side_by_side import side_by_side
+from graphmask.analysis.tables import share, table
+from graphmask.experiments import fits as fitting
+from graphmask.experiments.qa import evidence, experiment
+from graphmask.experiments.qa.examples import Examples, in_order
+from graphmask.experiments.qa.experiment import Run
+from graphmask.experiments.qa.mentions import COREF, DOC_BASED, MATCH, RELATIONS
+from graphmask.experiments.qa.model import forward, make
+from graphmask.experiments.qa.questions import SUBJECT
+from graphmask.explanation import Explanation
+
+if TYPE_CHECKING:
+    import polars
+
+#: Methods whose attribution is compared; they explain each example for itself.
+OTHERS = ("unamortised", "gnn_explainer", "integrated_gradients")
+#: Test questions that they explain: all with evidence, so that the same explanations serve twice.
+SAMPLE, AT_ONCE = 200, 50
+#: How many tables there are from one fit.
+TABLES = 14
+
+
+def correct(output: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """Accuracy in per cent, a value per question."""
+    return 100.0 * (output.argmax(1) == batch["y"])
+
+
+def types(explanations: Iterable[Explanation]) -> polars.DataFrame:
+    """Table 2: the share of a layer's edges of each type that is kept, and of all kept edges."""
+    found = analysis.edge_types(explanations)
+    return _named(found, "type")
+
+
+def overlap(explanations: Iterable[Explanation]) -> polars.DataFrame:
+    """How many COREF edges run beside a MATCH edge: of those kept, of all."""
+    found = analysis.type_overlap(explanations)
+    return found.filter((found["type"] == COREF) & (found["other"] == MATCH)).drop("type", "other")
+
+
+def candidates_connected(explanations: Iterable[Explanation]) -> dict[str, float | None]:
+    """Share of the predicted, of the right, and of the other candidates that a kept path from the subject reaches.
+
+    ``arriving``: share of the predicted answers into which any kept edge leads.
+    """
+    counts = {name: [0, 0] for name in ("predicted", "right", "other", "arriving")}
+    for explanation in explanations:
+        info = explanation.info
+        reached = _reached(explanation)
+        into = torch.zeros(explanation.num_nodes, dtype=torch.bool)
+        into[explanation.edge_index[1, explanation.kept.any(0)]] = True
+        hit, entered = set(), set()
+        named = set()
+        for node, (*_, entity) in enumerate(info["mentions"]):
+            if entity != SUBJECT:
+                named.add(entity)
+                hit |= {entity} if reached[node] else set()
+                entered |= {entity} if into[node] else set()
+        predicted, right = info["predicted"], info["answer"]
+        for entity in named:
+            for name in _roles(entity, predicted, right):
+                counts[name][0] += entity in hit
+                counts[name][1] += 1
+        counts["arriving"][0] += predicted in entered
+        counts["arriving"][1] += 1
+    return {name: share(part, whole) for name, (part, whole) in counts.items()}
+
+
+def _roles(entity: int, predicted: int, right: int) -> list[str]:
+    found = [name for name, which in (("predicted", predicted), ("right", right)) if entity == which]
+    return found or ["other"]
+
+
+def _reached(explanation: Explanation) -> Tensor:
+    """bool [N]: the end of a kept path from a mention of the subject."""
+    start = torch.zeros(explanation.num_nodes, dtype=torch.bool)
+    start[explanation.info["subject_nodes"]] = True
+    reached = torch.zeros_like(start)
+    sender, receiver = explanation.edge_index
+    for kept in explanation.kept:
+        lies = kept & (reached | start)[sender]
+        reached = reached.index_fill(0, receiver[lies], True)
+    return reached
+
+
+def patterns(explanations: Iterable[Explanation], rows: int = 20) -> polars.DataFrame:
+    """The commonest kept paths from the subject, by their types of edges."""
+    found = analysis.path_patterns(explanations, sources="subject_nodes").head(rows)
+    names = [" > ".join(RELATIONS[kind] for kind in pattern) for pattern in found["pattern"].to_list()]
+    columns = {"path": str, "length": int, "paths": float, "share": float}
+    return table(columns, zip(names, found["length"], found["paths"], found["share"], strict=True))
+
+
+def shapes(explanations: Iterable[Explanation]) -> polars.DataFrame:
+    """The paper's two forms of paths: COMPLEMENT, then one or two MATCH or DOC-BASED edges; and all others."""
+    found = analysis.path_patterns(explanations, sources="subject_nodes")
+    sums: Counter[str] = Counter()
+    for pattern, part in zip(found["pattern"].to_list(), found["share"].to_list(), strict=True):
+        either = ("MATCH or DOC-BASED" if kind in (MATCH, DOC_BASED) else RELATIONS[kind] for kind in pattern)
+        sums[" > ".join(either)] += part
+    return table({"path": str, "share": float}, sums.most_common())
+
+
+def sample(examples: Examples, size: int, seed: int = 0) -> list[int]:
+    """Numbers of some questions with evidence."""
+    known = torch.tensor([number for number, question in enumerate(examples.questions) if question.evidence])
+    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))
+    return known[order[:size]].sort().values.tolist()
+
+
+def compared(run: Run, size: int, *, seed: int = 0) -> dict[str, list[Explanation]]:
+    """A sample of the test questions explained by every method, GraphMask first, a random choice last."""
+    test = run.corpus.parts["test"]
+    chosen = sample(test, size, seed)
+    batches = [test.batch(chosen[low : low + AT_ONCE]) for low in range(0, len(chosen), AT_ONCE)]
+    found: dict[str, list[Explanation]] = {
+        "graphmask": list(run.explainer.explain_all(batches, repair=False, allow_infeasible=True)),
+    }
+    for name in (*OTHERS, "random"):
+        method = methods.get(name)(run.model, forward, tolerance=run.explainer.tolerance, seed=seed)
+        method.fit(batches, progress=False)
+        found[name] = list(method.explain_all(batches, repair=False, allow_infeasible=True))
+    for explanations in found.values():
+        for number, explanation in zip(chosen, explanations, strict=True):
+            explanation.info |= experiment.record(test, number, int(explanation.original.argmax()))
+    return found
+
+
+def several_fits(run: Run, fits: int, *, progress: bool = True) -> tuple[polars.DataFrame, list[dict[str, Any]]]:
+    """Gates with other seeds for the same model: how far they agree, and the figures of each."""
+    test = run.corpus.parts["test"]
+    figures, masks = [], []
+    for explainer in fitting.several(
+        run.path / "fits",
+        run.explainer,
+        fits,
+        lambda seed, path: experiment.fit(run.model, run.corpus, run.preset, seed=seed, path=path, progress=progress),
+        lambda path: explaining.load(path, run.model, forward=forward),
+    ):
+        explanations = list(explainer.explain_all(in_order(test), repair=False, allow_infeasible=True))
+        figures.append({"seed": explainer.seed, **experiment.measured(explainer, test, explanations)})
+        masks.append(explanations)
+    return analysis.stability(masks), figures
+
+
+def forms(run: Run, explanations: Sequence[Explanation], *, progress: bool = True) -> polars.DataFrame:
+    """The same model over lists of edges, explained through ordinary hooks, beside the matrix form.
+
+    Gates of the edge form see the message and the relation as well; those of the matrix form see the two states.
+
+    Columns:
+        form, retained, accuracy_change, divergence.
+        output: largest difference between the two forms' scores of a mentioned candidate.
+        kappa: agreement of the edge form's masks with the matrix form's.
+    """
+    test, path = run.corpus.parts["test"], run.path / "fits" / "edges.graphmask"
+    twin = make("edges", run.corpus.words.table, run.preset.sizes, run.corpus.candidates, seed=0)
+    twin.load_state_dict(run.model.state_dict())
+    twin.eval()
+    if not path.exists():
+        seed = run.explainer.seed
+        experiment.fit(twin, run.corpus, run.preset, seed=seed, form="edges", progress=progress).save(path)
+    explainer = explaining.load(path, twin, forward=forward)
+    theirs = list(explainer.explain_all(in_order(test, form="edges"), repair=False, allow_infeasible=True))
+    pairs = list(zip(explanations, theirs, strict=True))
+    apart = max(float((one.original - other.original).abs().max()) for one, other in pairs)
+    opened = torch.cat([(one.kept.long() + other.kept.long()).flatten() for one, other in pairs])
+    kappa = analysis.fleiss_kappa(torch.stack([2 - opened, opened], 1))
+    rows = []
+    for form, measured in (("matrix", run.figures), ("edges", experiment.measured(explainer, test, theirs))):
+        figures = (measured[name] for name in ("retained", "accuracy_change", "divergence"))
+        rows.append((form, *figures, apart, kappa))
+    columns = {"retained": float, "accuracy_change": float, "divergence": float, "output": float, "kappa": float}
+    return table({"form": str} | columns, rows)
+
+
+def tables(run: Run, fits: int, *, progress: bool = True) -> Iterator[Named]:
+    """Every table of the study, as they are ready."""
+    test = in_order(run.corpus.parts["test"])
+    explanations = list(run.store)
+    yield Named("rules", "Accuracy of rules without a model", _pairs(run.figures["rules"], "rule", "accuracy"))
+    yield Named("types", "Edges kept, by type and layer", types(explanations))
+    yield Named("overlap", "COREF edges that run beside a MATCH edge", overlap(explanations))
+    at_query = analysis.connections(explanations, "subject_nodes", "predicted_nodes")
+    yield Named("connections", "Kept edges at the query's mentions and the answer's", at_query)
+    on_paths = analysis.edges_on_paths(explanations, sources="subject_nodes")
+    yield Named("on_paths", "Kept edges on paths from mentions of the query", on_paths)
+    reached = candidates_connected(explanations)
+    yield Named("candidates", "Candidates that a kept path from the query reaches", _pairs(reached, "which", "share"))
+    yield Named("patterns", "Commonest kept paths from the query", patterns(explanations))
+    yield Named("shapes", "Kept paths from the query, MATCH and DOC-BASED as one", shapes(explanations))
+    yield Named("inverses", "Kept edges whose inverse is kept too", analysis.inverses(explanations))
+    yield Named("dropped", "Accuracy, and answers that stay, without one layer's messages", knock_out(run, test))
+    eroded = analysis.erosion(run.explainer, test, correct, allow_infeasible=True)
+    yield Named("erosion", "Accuracy without a random part of the messages", eroded)
+    by_method = compared(run, SAMPLE)
+    note = f"{len(by_method['graphmask'])} test questions with evidence, drawn with seed 0"
+    yield Named("attribution", "Share of the attribution per layer", analysis.attribution_by_layer(by_method), note)
+    yield Named("levels", "Messages that score above a level", analysis.attribution_levels(by_method), note)
+    agreed = evidence.agreement({"graphmask, all of test": explanations, **by_method})
+    yield Named("evidence", "Agreement with people's evidence", agreed, f"all others: {note}")
+    if fits > 1:
+        both = forms(run, explanations, progress=progress)
+        yield Named("forms", "Adjacency matrices and lists of edges", both)
+        kappa, seeds = several_fits(run, fits, progress=progress)
+        yield Named("stability", f"Agreement of {fits} fits", kappa)
+        columns = {name: int if name == "seed" else float for name in SEED_FIGURES}
+        rows = [tuple(found[name] for name in SEED_FIGURES) for found in seeds]
+        yield Named("seeds", "Each fit on test data", table(columns, rows))
+
+
+SEED_FIGURES = ("seed", "masked_accuracy", "accuracy_change", "retained", "divergence", "flips", "faithful")
+OWN = ("accuracy", "masked_accuracy", "accuracy_change", "prior", "rules", "retained", "retained_per_site")
+REST = ("tolerance", "divergence", "flips", "faithful", "examples", "lost", "train_cpu_seconds", "fit_seconds")
+
+
+def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
+    """The study's numbers for a file: the run's own, and every table as rows."""
+    by_name = {named.name: named.frame for named in found}
+    summary: dict[str, Any] = {key: run.figures[key] for key in OWN}
+    kept = torch.stack([block.kept.sum(1) for block in side_by_side(run.store)]).sum(0)
+    summary["retained_by_layer"] = (kept / kept.sum()).tolist()
+    if "stability" in by_name:
+        whole = by_name["stability"].filter(by_name["stability"]["layer"].is_null()).row(0, named=True)
+        seeds = by_name["seeds"]
+        summary |= {"kappa": whole["kappa"], "jaccard": whole["jaccard"], "fits": seeds.height}
+        # Over seeds, as what one seed does might be luck; the tables are of the first.
+        summary |= {key: seeds[key].mean() for key in ("masked_accuracy", "accuracy_change", "retained")}
+    dropped = by_name["dropped"].filter(by_name["dropped"]["layer"].is_not_null())
+    accuracy, agreement = (dropped.filter(dropped["measure"] == name)["value"].to_list() for name in KNOCK_OUT)
+    summary |= {"knockout": accuracy, "knockout_agreement": agreement}
+    attribution = by_name["attribution"]
+    summary["ranks_agree"] = ranks_agree(attribution, accuracy)
+    summary["ranks_agree_by_answers"] = ranks_agree(attribution, agreement)
+    agreed = {row["method"]: row for row in by_name["evidence"].iter_rows(named=True)}
+    auc = {name: row["auc"] for name, row in agreed.items()}
+    summary["evidence"] = {"auc": auc.pop("graphmask, all of test"), **auc}
+    summary |= {key: run.figures[key] for key in REST}
+    return summary | {"tables": {named.name: named.frame.to_dicts() for named in found}}
+
+
+#: Accuracy, as in the paper, and the answers that stay the same: of those that change, as many may get better as worse.
+KNOCK_OUT = ("score", "agreement")
+
+
+def knock_out(run: Run, test: Iterable[Any]) -> polars.DataFrame:
+    """The model without one layer's messages."""
+    import polars as pl
+
+    frames = [analysis.layers_dropped(run.explainer, test, score, allow_infeasible=True) for score in (correct, None)]
+    return pl.concat(frames).filter(pl.col("measure").is_in(KNOCK_OUT))
+
+
+def ranks_agree(attribution: polars.DataFrame, left: Sequence[float]) -> dict[str, bool]:
+    """Per method: does a layer without which less is left get more of the attribution?
+
+    That of a method with hard gates is what it keeps.
+    """
+    order = sorted(range(len(left)), key=lambda layer: left[layer])
+    found = {}
+    for name in attribution["method"].unique(maintain_order=True).to_list():
+        column = "score_share" if methods.get(name).soft else "kept_share"
+        shares = attribution.filter(attribution["method"] == name).sort("layer")[column].to_list()
+        found[name] = sorted(range(len(shares)), key=lambda layer: -shares[layer]) == order
+    return found
+
+
+def _named(frame: polars.DataFrame, column: str) -> polars.DataFrame:
+    """Names of relations for their numbers."""
+    import polars as pl
+
+    return frame.with_columns(pl.col(column).replace_strict(dict(enumerate(RELATIONS)), return_dtype=pl.String))
+
+
+def _pairs(found: Mapping[str, float | None], name: str, value: str) -> polars.DataFrame:
+    return table({name: str, value: float}, list(found.items()))

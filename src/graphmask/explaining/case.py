@@ -1,0 +1,220 @@
+"""One batch under explanation: run its graphs with some messages replaced, and see how far each output moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+
+from graphmask.divergence import Divergence
+from graphmask.graphs import batches
+from graphmask.graphs.batches import Forward, Split
+from graphmask.graphs.edges import EdgeMap
+from graphmask.graphs.groups import rank_within
+from graphmask.tapping import gradients, masking
+from graphmask.tapping.trace import Trace
+
+#: Copies of a small graph that are run at once, and edges in them.
+MOST_COPIES, EDGES_AT_ONCE = 256, 20_000
+#: Gates [K, L, E] that are made at once.
+GATES_AT_ONCE = 1 << 22
+
+
+@dataclass
+class Choice:
+    """What a method says about a batch, before it is verified."""
+
+    scores: Tensor  #: float [L, E], higher means more needed
+    kept: Tensor  #: bool [L, E]
+    baselines: Sequence[Tensor]  #: per site what replaces a dropped message, [D] or, one per graph, [G, D]
+
+
+@dataclass
+class _Copies:
+    batch: Data | HeteroData
+    edge_map: EdgeMap
+    count: int
+    order: Tensor | None = None  #: [K * E] where each edge of the first copy, of the second, ... lies; None: in order
+
+
+@dataclass
+class Case:
+    """``L`` sites, ``E`` edges, ``G`` graphs. Gates are ``[L, E]``, baselines ``[D]`` or ``[G, D]`` per site."""
+
+    model: nn.Module
+    forward: Forward
+    divergence: Divergence
+    tolerance: float
+    batch: Any
+    trace: Trace
+    whole: bool = False  #: explained as one, however many graphs there are
+
+    @cached_property
+    def split(self) -> Split:
+        """Which edges, nodes and output rows are whose."""
+        trace = self.trace
+        rows = trace.output.shape[0]
+        if self.whole:
+            return batches.unsplit(self.batch, trace.edge_index, rows)
+        return batches.split(self.batch, trace.edge_index, rows, trace.edge_graph, trace.graphs, trace.nodes)
+
+    @cached_property
+    def rank(self) -> Tensor:
+        """[E] position of every edge among those of its graph: the same however graphs are batched."""
+        return rank_within(self.split.edge_graph, self.split.count)
+
+    def zeros(self) -> list[Tensor]:
+        """The baseline of methods that simply leave messages out."""
+        return self.trace.left_out()
+
+    def run(self, gates: Tensor, baselines: Sequence[Tensor], *, exchange: torch.Generator | None = None) -> Tensor:
+        """The masked model's output, with gradients to gates and baselines if they are wanted; see `messages.Mask`."""
+        trace, graph = self.trace, self.split.edge_graph if any(b.dim() > 1 for b in baselines) else None
+        if graph is not None and not graph.numel():  # a layer's own self-loops belong to no edge's graph
+            baselines, graph = [b[0] if b.dim() > 1 else b for b in baselines], None
+        output = masking.run(
+            self.model,
+            self.forward,
+            self.batch,
+            trace.edge_map,
+            trace.sites,
+            gates,
+            baselines,
+            graph_of_edge=graph,
+            exchange=exchange,
+        )
+        gradients.check_passed(trace.output, output, gates.requires_grad)
+        return output
+
+    @torch.no_grad()
+    def run_many(self, gates: Tensor, baselines: Sequence[Tensor]) -> Iterator[Tensor]:
+        """The outputs with each of ``gates`` [K, L, E], baselines [D]: as many at once as one pass has room for."""
+        copies = self._copies
+        if copies is None:
+            yield from (self.run(some, baselines) for some in gates)
+            return
+        at_once = copies.count
+        for some in gates.split(at_once):
+            full = torch.cat([some, some[:1].expand(at_once - len(some), -1, -1)])  # one size: one map of the edges
+            wide = full.transpose(0, 1).flatten(1)
+            if copies.order is not None:
+                wide = torch.empty_like(wide).index_copy_(1, copies.order, wide)
+            output = masking.run(
+                self.model, self.forward, copies.batch, copies.edge_map, self.trace.sites, wide, baselines
+            )
+            yield from output.view(at_once, *self.trace.output.shape)[: len(some)]
+
+    @cached_property
+    def _copies(self) -> _Copies | None:
+        """The batch several times side by side; None if that cannot be done or the model does not take it alike."""
+        edges = max(self.trace.edge_index.shape[1], 1)
+        count = min(MOST_COPIES, EDGES_AT_ONCE // edges)
+        if count < 2 or not isinstance(self.batch, (Data, HeteroData)) or self.split.count != 1:
+            return None  # a batch of many graphs fills a pass already
+        batch = batches.repeat(self.batch, count)
+        edge_index = None if batch is None else batches.edge_index_of(batch)
+        if batch is None or edge_index is None:
+            return None
+        copies = _Copies(batch, batches.edge_map_of(batch), count)
+        if isinstance(batch, HeteroData):  # edges lie type after type, not copy after copy
+            copies.order = batches.split(batch, edge_index, count).edge_graph.argsort(stable=True)
+        whole = torch.ones(len(self.trace.sites), edge_index.shape[1], dtype=torch.bool, device=edge_index.device)
+        try:
+            output = masking.run(
+                self.model, self.forward, batch, copies.edge_map, self.trace.sites, whole, self.zeros()
+            )
+        except (RuntimeError, ValueError, TypeError, IndexError):  # the graph by itself was taken without complaint
+            return None
+        tiled = self.trace.output.repeat(count, *[1] * (self.trace.output.dim() - 1))
+        alike = output.shape == tiled.shape and torch.allclose(output, tiled, rtol=1e-4, atol=1e-5)
+        return copies if alike else None
+
+    def in_turns(self, count: int) -> Iterator[Tensor]:
+        """The numbers from 0 to ``count``, in groups whose gates [K, L, E] do not take too much memory."""
+        size = max(1, min(MOST_COPIES, GATES_AT_ONCE // max(self.trace.values.numel(), 1)))
+        device = self.trace.output.device
+        return (torch.arange(start, min(start + size, count), device=device) for start in range(0, count, size))
+
+    # Gates by graph ----------------------------------------------------------------------------------------
+
+    def gate_rank(self, gates: Tensor) -> Tensor:
+        """[L, E] for each of ``gates`` (bool) how many of its graph come before it, site after site; others -1."""
+        owner = self.split.edge_graph.expand(len(gates), -1)[gates]
+        return torch.full(gates.shape, -1, device=gates.device).masked_scatter(
+            gates, rank_within(owner, self.split.count)
+        )
+
+    def gate_order(self, values: Tensor, gates: Tensor) -> Tensor:
+        """[L, E] for each of ``gates`` how many of its graph have a lower value; others come last."""
+        at = gates.nonzero()
+        owner, order = self.split.edge_graph[at[:, 1]], values[gates].argsort(stable=True)
+        rank = torch.empty_like(owner)
+        rank[order] = rank_within(owner[order], self.split.count)
+        return torch.full(gates.shape, gates.numel(), device=gates.device).masked_scatter(gates, rank)
+
+    def sum_per_graph(self, per_gate: Tensor) -> Tensor:
+        """[L, E] -> [G]"""
+        return per_gate.new_zeros(self.split.count).index_add(0, self.split.edge_graph, per_gate.sum(0))
+
+    def gates_per_graph(self, gates: Tensor) -> Tensor:
+        """[G] how many of ``gates`` (bool)"""
+        return self.sum_per_graph(gates.long())
+
+    def normalised(self, values: Tensor) -> Tensor:
+        """[L, E] over the largest of each graph: from 0 to 1."""
+        top = values.max(0).values if len(values) else values.sum(0)
+        largest = top.new_zeros(self.split.count).scatter_reduce(0, self.split.edge_graph, top, "amax")
+        return values / torch.where(largest > 0, largest, 1)[self.split.edge_graph]
+
+    def uniform(self, seed: int) -> Tensor:
+        """[L, E] random numbers in (0, 1) by the graph and the edge's place in it, whatever batch the graph is in."""
+        trace, split = self.trace, self.split
+        edges = split.within(trace.edge_index)
+        known = batches.tensor(self.batch, "edge_type")
+        kind = edges[0] if known is None or known.shape != split.edge_graph.shape else known.long()
+        here = _scramble(edges[0] + _scramble(edges[1] + _scramble(kind + _scramble(self.rank + seed))))
+        whole = torch.zeros(split.count, dtype=torch.long, device=here.device).index_add(0, split.edge_graph, here)
+        sites = torch.arange(len(trace.sites), device=here.device)[:, None]
+        mixed = _scramble(_scramble(whole[split.edge_graph] + self.rank) + sites)
+        return ((mixed >> 11) & ((1 << 52) - 1)).double().add(0.5).div(1 << 52).to(trace.output.dtype)
+
+    def normal(self, seed: int) -> Tensor:
+        """[L, E] standard normal numbers, likewise."""
+        return torch.special.ndtri(self.uniform(seed).double().clamp(1e-12, 1 - 1e-12)).to(self.trace.output.dtype)
+
+    def cut(self, scores: Tensor, threshold: float, baselines: Sequence[Tensor] | None = None) -> Choice:
+        """Keep what scores above the threshold; nothing is sent where nothing is carried."""
+        scores = scores.where(self.trace.carried, torch.zeros_like(scores))
+        kept = self.trace.carried & (scores > threshold)
+        return Choice(scores, kept, self.zeros() if baselines is None else baselines)
+
+    # Outputs by graph --------------------------------------------------------------------------------------
+
+    def per_graph(self, per_row: Tensor) -> Tensor:
+        """[G] means over the output rows of each graph."""
+        split = self.split
+        if split.row_each:
+            return per_row
+        rows = torch.bincount(split.row_graph, minlength=split.count).clamp_min(1)
+        return per_row.new_zeros(split.count).index_add(0, split.row_graph, per_row) / rows
+
+    def distance(self, output: Tensor) -> Tensor:
+        """[G] divergence from the original output."""
+        return self.per_graph(self.divergence(self.trace.output, output))
+
+    def flips(self, output: Tensor) -> Tensor:
+        """[G] share of output rows whose prediction changed."""
+        return self.per_graph(self.divergence.flips(self.trace.output, output).to(self.trace.output.dtype))
+
+
+def _scramble(number: Tensor) -> Tensor:
+    """Well-mixed bits (the finaliser of SplitMix64; integers wrap around)."""
+    number = number + -7046029254386353131
+    number = (number ^ ((number >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
+    number = (number ^ ((number >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
+    return number ^ ((number >> 31) & 0x1FFFFFFFF)

@@ -1,0 +1,372 @@
+"""After gates have chosen, for every single explanation: reopening until it holds, and what would overturn it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch
+
+from graphmask.errors import GraphMaskError
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.rows import RowsOnly, nodes_read, receptive_field
+from graphmask.graphs import batches
+from graphmask.graphs.groups import rank_within
+from graphmask.tapping.messages import Messages
+from graphmask.tapping.trace import record
+
+#: What is raised by batches that cannot be taken apart, and by a forward that misses something in the parts.
+_CANNOT = (AttributeError, GraphMaskError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+#: Scores this close say the same: among these, gates go in the order of what they would do to the output.
+BAND = 0.05
+#: What two gates would do to the output is the same where it differs by less than this part of the most that a gate of
+#: their graph would do: by so much the same graph may differ in another batch.
+PART = 1e-4
+#: Times that the gates to reopen are chosen, each time among those chosen before.
+ROUNDS = 4
+#: Times that gates are opened for wrong rows at most; so many times, one for each.
+STEPS, PATIENCE = 32, 8
+#: Gates, or groups of gates, of a graph that are then tried one by one, at most, and how often.
+ONE_BY_ONE, PASSES = 32, 2
+
+
+def holds(case: Case, output: Tensor) -> Tensor:
+    """bool [G]: within tolerance, and the same prediction in every row; as `Explanation` will say."""
+    return (case.distance(output).double() <= case.tolerance) & (case.flips(output) == 0)
+
+
+class Repaired(NamedTuple):
+    kept: Tensor  #: bool [L, E]
+    masked: Tensor  #: the output with these gates
+    reopened: Tensor  #: [G] how many gates
+    why: list[str | None]  #: [G] why an explanation does not hold though nothing of its graph is dropped any more
+
+
+def repair(case: Case, choice: Choice, masked: Tensor) -> Repaired:
+    """Per graph, by bisection, the fewest dropped gates to reopen, best first, until its explanation holds.
+
+    Best are the highest scores; among scores that say the same, the gates whose opening brings the output nearest to
+    the original, to first order; of a graph with many output rows, see `_for_its_rows`. What was reopened is then gone
+    through again in the order of what each gate does there, and as much of it shut as can be, at last one by one. Only
+    graphs whose explanation does not hold are run again.
+    """
+    broken = ~holds(case, masked)
+    if not bool(broken.any()):
+        return as_is(case, choice, masked)
+    kept, masked = _repair(case, choice, broken, masked)
+    reopened = case.gates_per_graph(kept & ~choice.kept).cpu()
+    with torch.no_grad():
+        return Repaired(kept, masked, reopened, _why(case, choice, masked))
+
+
+def as_is(case: Case, choice: Choice, masked: Tensor) -> Repaired:
+    """What was chosen, and nothing else."""
+    count = case.split.count
+    return Repaired(choice.kept, masked, torch.zeros(count, dtype=torch.long), [None] * count)
+
+
+def _repair(case: Case, choice: Choice, broken: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
+    part = _part(case, choice, broken)
+    if part is not None:
+        some, chosen, edges, rows = part
+        found, output = _reopen(some, chosen, torch.ones_like(broken[broken]))
+        kept, masked = choice.kept.clone(), masked.clone()
+        kept[:, edges], masked[rows] = found, output
+        if bool(holds(case, masked).all()):
+            return kept, masked
+    return _reopen(case, choice, broken)
+
+
+def counterfactual(case: Case, choice: Choice) -> tuple[Tensor, Tensor]:
+    """The fewest kept gates, highest scores first, that change the prediction when they are shut as well.
+
+    Returns bool [L, E], and bool [G] where there are such gates: where shutting all of them does not change the
+    prediction, none are marked.
+    """
+    kept = choice.kept & case.trace.carried
+    rank, count = _ranks(case, kept, -choice.scores)
+
+    def shut(number: Tensor) -> Tensor:
+        return kept & ~(rank < number[case.split.edge_graph])
+
+    def changes(number: Tensor) -> Tensor:
+        return case.flips(case.run(shut(number), choice.baselines)) > 0
+
+    with torch.no_grad():
+        there = changes(count)
+        fewest = _fewest(changes, torch.where(there, 1, 0), torch.where(there, count, 0))
+    return kept & ~shut(fewest), there
+
+
+def _reopen(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, Tensor]:
+    kept, going = choice.kept, broken  # [G] each graph goes its own way, whatever others are in the batch
+    candidates, chosen = _for_its_rows(case, choice, broken)
+    opened = kept | (candidates & chosen[case.split.edge_graph])
+    first = torch.where(chosen[case.split.edge_graph], 0, _bands(choice))
+    for _ in range(ROUNDS):
+        pull = _pull(case, opened, choice.baselines, case.distance)
+        opened = _fewest_first(case, choice, candidates, first, pull, going, lambda output: holds(case, output))
+        going = going & (case.gates_per_graph(candidates & ~opened) > 0)
+        candidates, first = opened & ~kept, torch.zeros_like(first)  # from now on by what each does where it is open
+        if not bool(going.any()):
+            break
+    return _verified(case, choice, _without_each(case, choice, opened))
+
+
+def _bands(choice: Choice) -> Tensor:
+    """[L, E] lower for higher scores, the same for those that say the same."""
+    return -(choice.scores / BAND).round()
+
+
+def _for_its_rows(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, Tensor]:
+    """bool [L, E]: dropped gates that are enough together; bool [G] where these are not simply all.
+
+    Of many output rows a few may be wrong, each for want of a few messages, and by scores alone nearly all gates of the
+    graph come before the last of these. So only those count from which a wrong row can be reached, as gradients tell;
+    best scores first, and few at a time, for rows that are right again need no more.
+    """
+    split, carried = case.split, case.trace.carried
+    owner, dropped = split.edge_graph, carried & ~choice.kept & broken[split.edge_graph]
+    several = broken & (torch.bincount(split.row_graph, minlength=split.count) > 1)
+    if not bool(several.any()):
+        return dropped, several
+
+    def near(output: Tensor) -> Tensor:
+        return case.distance(output).double() <= case.tolerance
+
+    opened, bands = choice.kept, _bands(choice)
+    with torch.no_grad():
+        far = several & ~near(case.run(opened, choice.baselines))
+    if bool(far.any()):
+        pull = _pull(case, opened, choice.baselines, case.distance)
+        opened = _fewest_first(case, choice, dropped & far[owner], bands, pull, far, near)
+    for step in range(STEPS):
+        with torch.no_grad():
+            output = case.run(opened, choice.baselines)
+        failing = several & ~holds(case, output)
+        left = carried & ~opened & failing[owner]
+        if not bool(left.any()):
+            break
+        wrong, far = case.divergence.flips(case.trace.output, output), ~near(output)
+        if step < PATIENCE:
+            pull = _pull(case, opened, choice.baselines, partial(_loss, case, wrong, far))
+            useful = left & (pull > 0)
+        else:  # first order has not told enough: then all from which they can be reached, after which they are right
+            away = far[split.row_graph] & (case.divergence(case.trace.output, output) > case.tolerance)
+            useful = left & _field(case, wrong | away)
+        useful = useful | (left & (case.gates_per_graph(useful) == 0)[owner])
+        if step < PATIENCE:
+            rank, _ = _ranks(case, useful, bands, -pull, -choice.scores)
+            useful = useful & (rank < torch.bincount(split.row_graph[wrong], minlength=split.count).clamp_min(1)[owner])
+        opened = opened | useful
+    found = several & ~failing
+    return torch.where(found[owner], opened & ~choice.kept, dropped), found
+
+
+def _loss(case: Case, wrong: Tensor, far: Tensor, output: Tensor) -> Tensor:
+    """Of wrong rows (bool), and of graphs (bool) that are beyond the tolerance."""
+    loss = (case.distance(output) * far).sum()
+    if bool(wrong.any()):
+        loss = loss + case.divergence.own_loss(case.trace.output[wrong], output[wrong]).sum()
+    return loss
+
+
+def _field(case: Case, rows: Tensor) -> Tensor:
+    """bool [L, E]: messages from which these rows (bool) of the output can be reached; all where that is not known."""
+    at, count = rows.nonzero().view(-1), len(rows)
+    if isinstance(case.forward, RowsOnly):
+        at, count = torch.tensor(case.forward.rows, device=at.device)[at], case.forward.count
+    return receptive_field(case.trace, nodes_read(case.batch, case.trace, tuple(at.tolist()), count))
+
+
+def _fewest_first(
+    case: Case,
+    choice: Choice,
+    candidates: Tensor,
+    first: Tensor,
+    pull: Tensor,
+    going: Tensor,
+    enough: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """[L, E] what was kept and, by bisection, as few of the candidates as are enough; where not ``going``, all."""
+    rank, count = _ranks(case, candidates, first, -pull, -choice.scores)
+
+    def best(number: Tensor) -> Tensor:
+        return choice.kept | (candidates & (rank < number[case.split.edge_graph]))
+
+    with torch.no_grad():
+        low = torch.where(going, 0, count)
+        return best(_fewest(lambda number: enough(case.run(best(number), choice.baselines)), low, count))
+
+
+def _verified(case: Case, choice: Choice, opened: Tensor) -> tuple[Tensor, Tensor]:
+    """With the output. Where that still does not hold, more is opened as far as it helps.
+
+    It holds unless everything of the graph is open, or the model mixes the graphs of a batch: then what was found for
+    one need not do when others have changed.
+    """
+    carried, owner = case.trace.carried, case.split.edge_graph
+
+    def run(gates: Tensor) -> tuple[Tensor, Tensor]:
+        output = case.run(gates, choice.baselines)
+        return output, holds(case, output)
+
+    with torch.no_grad():
+        masked, fine = run(opened)
+        for _ in range(2):  # of these graphs all, and of those that this upsets
+            wider = opened | (carried & ~fine[owner])
+            if torch.equal(wider, opened):
+                break
+            opened = wider
+            masked, fine = run(opened)
+        if not bool(fine.all()) and not torch.equal(opened, carried):
+            output, better = run(carried)
+            if bool((better & ~fine).any()):
+                opened, masked = carried.clone(), output
+    return opened, masked
+
+
+def _why(case: Case, choice: Choice, masked: Tensor) -> list[str | None]:
+    """For each graph whose explanation does not hold after all, what stands in the way."""
+    fine = holds(case, masked).tolist()
+    if all(fine):
+        return [None] * len(fine)
+    original, again = case.trace.output, batches.call(case.forward, case.model, case.batch)
+    steady = again.shape == original.shape and torch.allclose(again, original, rtol=1e-4, atol=1e-5)
+    opened = case.run(case.trace.carried, choice.baselines) if steady else again
+    whole, itself = case.distance(opened).tolist(), case.distance(original).tolist()
+    cause = "with every message open" if steady else "not deterministic: run again on the same data, unmasked,"
+
+    def tell(graph: int) -> str:
+        if not itself[graph] <= case.tolerance:
+            found = f"the divergence takes the model's output to be {itself[graph]:.3g} away from itself"
+        else:
+            found = f"{cause} the model's output is {whole[graph]:.3g} away from the original"
+        return f"{found} (tolerance {case.tolerance:.3g})"
+
+    return [None if held else tell(graph) for graph, held in enumerate(fine)]
+
+
+def _without_each(case: Case, choice: Choice, opened: Tensor) -> Tensor:
+    """Shut again, one after the other, what was reopened and can be done without; the least useful first.
+
+    Where there is too much of it, in as many groups; and then in as many of what is left.
+    """
+    owner, more = case.split.edge_graph, torch.ones(case.split.count, dtype=torch.bool, device=opened.device)
+    for _ in range(PASSES):
+        pull = _pull(case, opened, choice.baselines, case.distance)
+        reopened = opened & ~choice.kept & more[owner]
+        rank, count = _ranks(case, reopened, pull, choice.scores)
+        size = (count + ONE_BY_ONE - 1) // ONE_BY_ONE
+        group = torch.where(reopened, rank // size.clamp_min(1)[owner], -1)
+        with torch.no_grad():
+            for turn in range(min(int(count.max()), ONE_BY_ONE)):
+                tried = opened & (group != turn)
+                fine = holds(case, case.run(tried, choice.baselines))
+                opened = torch.where(fine[owner], tried, opened)
+        more = size > 1
+        if not bool(more.any()):
+            break
+    return opened
+
+
+def _fewest(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
+    """[G] by bisection: a number that is enough while one less is not; ``high`` is taken to be."""
+    while bool((low < high).any()):
+        middle = (low + high) // 2
+        found = enough(middle)
+        low, high = torch.where(found, low, middle + 1), torch.where(found, middle, high)
+        low = torch.minimum(low, high)
+    return high
+
+
+def _ranks(case: Case, gates: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
+    """[L, E] the place of each of ``gates`` among those of its graph, lowest values first, and [G] how many.
+
+    Where values are the same, the next go; at last the place in the graph.
+    """
+    at = gates.nonzero(as_tuple=True)
+    graph = case.split.edge_graph[at[1]]
+    order = torch.arange(len(graph), device=graph.device)
+    for value in reversed(values):
+        level = _levels(value[at], graph) if len(values) > 1 else value[at]
+        order = order[level[order].argsort(stable=True)]
+    place = torch.empty_like(graph)
+    place[order] = rank_within(graph[order], case.split.count)
+    rank = torch.full(gates.shape, gates.numel(), device=gates.device)
+    rank[at] = place
+    return rank, torch.bincount(graph, minlength=case.split.count)
+
+
+def _levels(values: Tensor, graph: Tensor) -> Tensor:
+    """Whole numbers in the order of the values of each graph; the same for those that differ by rounding at most."""
+    order = values.argsort(stable=True)
+    order = order[graph[order].argsort(stable=True)]
+    value, level = values[order].double(), torch.zeros_like(graph)
+    new = (value.diff() > PART) | (graph[order].diff() > 0)
+    # Of many gates, each may be close to the next: not so far that the first and the last are the same.
+    start = torch.where(new, torch.arange(1, len(value), device=new.device), 0).cummax(0).values
+    far = ((value[1:] - value[start]) / (10 * PART)).floor()
+    level[order[1:]] = (new | (far.diff(prepend=far[:1]) > 0)).cumsum(0)
+    return level
+
+
+def _pull(case: Case, kept: Tensor, baselines: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> Tensor:
+    """[L, E] by how much an open gate lowers the loss of the output, to first order; zero where no gradient passes.
+
+    In parts of the most that a gate of its graph does. Zero also where the output is next to the original: there
+    gradients vanish, and what is left of them is rounding.
+    """
+    gates, original = kept.to(case.trace.output.dtype), case.trace.output
+    try:
+        with torch.enable_grad():
+            gates.requires_grad_()
+            output = case.run(gates, baselines)
+            total = loss(output).sum()
+            if not total.requires_grad:
+                return torch.zeros_like(gates)
+            (slope,) = torch.autograd.grad(total, gates)
+    except (GraphMaskError, RuntimeError):  # a model that gradients cannot pass is repaired by its scores alone
+        return torch.zeros_like(kept, dtype=torch.float)
+    pull, split = -slope.nan_to_num(), case.split
+
+    def largest(values: Tensor, owner: Tensor) -> Tensor:
+        flat = values.detach().double().abs().reshape(len(values), -1).amax(1)
+        return flat.new_zeros(split.count).scatter_reduce(0, owner, flat.nan_to_num(), "amax")
+
+    if not pull.numel():
+        return pull
+    rounding = 10 * torch.finfo(original.dtype).eps * largest(original, split.row_graph)
+    moved, most = largest(output - original, split.row_graph), largest(pull.t(), split.edge_graph)
+    return torch.where((most > 0) & (rounding < PART * moved), 1 / most, 0)[split.edge_graph] * pull
+
+
+def _part(case: Case, choice: Choice, wanted: Tensor) -> tuple[Case, Choice, Tensor, Tensor] | None:
+    """The case of these graphs alone, what was chosen for them, and their edges and rows; None for all."""
+    batch, split = case.batch, case.split
+    if not isinstance(batch, Batch) or case.whole or int(wanted.sum()) == split.count:
+        return None
+    edges = wanted[split.edge_graph].nonzero().view(-1)
+    rows = wanted[split.row_graph].nonzero().view(-1)
+    try:
+        some = Batch.from_data_list(batch.index_select(wanted.cpu()))
+        with torch.no_grad():
+            trace = record(case.model, case.forward, some, case.trace.sites, _nothing)
+    except _CANNOT:
+        return None
+    fits = trace.edge_index.shape[1] == len(edges) and trace.output.shape == case.trace.output[rows].shape
+    if not fits or not torch.allclose(trace.output, case.trace.output[rows], rtol=1e-4, atol=1e-5):
+        return None  # the model mixes the graphs of a batch
+    trace.carried, trace.output = case.trace.carried[:, edges], case.trace.output[rows]
+    found = Case(case.model, case.forward, case.divergence, case.tolerance, some, trace)
+    if not torch.equal(found.split.within(trace.edge_index), split.within(case.trace.edge_index)[:, edges]):
+        return None
+    baselines: Sequence[Tensor] = [b[wanted] if b.dim() > 1 else b for b in choice.baselines]
+    return found, Choice(choice.scores[:, edges], choice.kept[:, edges], baselines), edges, rows
+
+
+def _nothing(messages: Messages) -> Tensor:
+    return messages.source.new_zeros(messages.source.shape, dtype=torch.float)

@@ -1,0 +1,114 @@
+"""Which rows of the output are asked about, and which messages can reach them at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import HeteroData
+
+from graphmask.errors import GraphMaskError
+from graphmask.graphs import batches
+from graphmask.graphs.batches import Forward
+from graphmask.graphs.layout import Layout
+from graphmask.graphs.sites import layers_of
+from graphmask.tapping.trace import Trace
+
+#: A row of the output, several, or a mask over all of them.
+Index = int | Sequence[int] | Tensor
+
+
+def rows_of(index: Index, count: int) -> tuple[int, ...]:
+    """The row numbers, checked against an output of ``count`` rows."""
+    try:
+        rows = torch.as_tensor(index).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise GraphMaskError(f"Expected index to be a row number, several, or a mask, got {index!r:.80}.") from None
+    if rows.dtype == torch.bool:
+        if rows.shape != (count,):
+            raise GraphMaskError(
+                f"Expected a mask over the {count} output rows as index, got one of shape {tuple(rows.shape)}."
+            )
+        rows = rows.nonzero()
+    rows = rows.reshape(-1)
+    if rows.is_floating_point() or rows.is_complex() or rows.numel() == 0:
+        found = "none" if rows.numel() == 0 else f"{rows.dtype}"
+        raise GraphMaskError(f"Expected at least one output row (integers) as index, got {found}.")
+    low, high = int(rows.min()), int(rows.max())
+    if low < 0 or high >= count:
+        raise GraphMaskError(
+            f"Expected index to name output rows 0 to {count - 1}, got {low if low < 0 else high}. "
+            "Rows of the output are nodes, candidate edges or graphs, whichever the model predicts."
+        )
+    return tuple(rows.tolist())
+
+
+@dataclass(frozen=True)
+class RowsOnly:
+    """A forward whose output is cut to these rows."""
+
+    forward: Forward
+    rows: tuple[int, ...]
+    count: int  #: rows of the whole output
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        output = batches.call(self.forward, model, batch)
+        copies = output.shape[0] // self.count  # the batch may lie several times side by side
+        if copies * self.count != output.shape[0]:
+            return output
+        first = self.count * torch.arange(copies, device=output.device)[:, None]
+        return output[(first + torch.tensor(self.rows, device=output.device)).flatten()]
+
+
+def receptive_field(trace: Trace, read: Tensor) -> Tensor:
+    """bool [L, E]: messages from which the final states of the nodes ``read`` (bool [N]) can be reached.
+
+    From the last site to the first: what a reached node receives is in the field, and whoever sent it is reached. A
+    node once reached stays so, for its state may persist over any site (skip and jumping connections). Sites are
+    taken to work in the order in which they were called; those of one layer send at the same time.
+    """
+    reached, field, layers = read.clone(), torch.zeros_like(trace.carried), layers_of(trace.sites)
+    for layer in reversed(range(max(layers, default=-1) + 1)):
+        before = reached.clone()
+        for site in (number for number, found in enumerate(layers) if found == layer):
+            sender, receiver = trace.edge_index.flip(0) if trace.sites[site].reverse else trace.edge_index
+            field[site] = trace.carried[site] & before[receiver]
+            reached[sender[field[site]]] = True
+    return field
+
+
+def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> Tensor:
+    """bool [N]: the nodes whose final states these of ``count`` rows are made from.
+
+    A row is a candidate edge (``edge_label_index``; both its ends), a node, a graph (all its nodes) or an edge; where
+    counts do not tell which, all that fit. All nodes where nothing fits. Of HeteroData, a node of a type, or anything.
+    """
+    edges = trace.edge_index
+    highest = int(edges.max()) + 1 if edges.numel() else 0
+    nodes = max(batches.num_nodes_of(batch, edges) or 0, highest, (trace.graphs or 0) * (trace.nodes or 0))
+    at = torch.tensor(rows, device=edges.device)
+    owner, graphs, per_graph = batches.tensor(batch, "batch"), 1, 1
+    if trace.graphs is not None and trace.nodes is not None:
+        graphs, per_graph = trace.graphs, max(count // trace.graphs, 1)
+        owner = torch.arange(graphs, device=edges.device).repeat_interleave(trace.nodes)
+    elif owner is not None and owner.numel():
+        graphs = max(int(owner.max()) + 1, int(getattr(batch, "num_graphs", 0) or 0))
+    read = torch.zeros(nodes, dtype=torch.bool, device=edges.device)
+    candidates = batches.tensor(batch, "edge_label_index")
+    if candidates is not None and candidates.shape[1] == count:
+        read[candidates[:, at].flatten()] = True
+    if isinstance(batch, HeteroData):
+        layout = Layout.of(batch)
+        for first, size in zip(layout.first.values(), layout.counts, strict=True):
+            if size == count:  # the nodes of one type
+                read[first + at] = True
+    elif count in (nodes, batches.seeds_of(batch)):
+        read[at] = True
+    elif count == graphs * per_graph:
+        read |= torch.isin(owner, at // per_graph) if owner is not None and owner.numel() else True
+    elif not bool(read.any()) and count == edges.shape[1]:
+        read[edges[:, at].flatten()] = True
+    return read if bool(read.any()) else torch.ones_like(read)

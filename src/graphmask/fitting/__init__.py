@@ -1,0 +1,1 @@
+"""Fitting: the recipe, the training loop, the constraint, and the choice of the final state."""

@@ -1,0 +1,246 @@
+"""From locations to hard choices: what hard gates do to the model on data, and which thresholds to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmask.divergence import Divergence
+from graphmask.errors import GraphMaskError
+from graphmask.gates.probe import Probe
+from graphmask.graphs.batches import Forward
+from graphmask.ops.kernels import LIMIT
+from graphmask.tapping.trace import Trace
+from graphmask.team import ALONE, Team, shares
+
+#: Examples that the final judgement looks at, of held-out and of training data each; and those on the way.
+EXAMPLES, SOME_EXAMPLES = 1500, 500
+#: Standard errors of the mean that are added to a measured divergence before it is held to the tolerance.
+ERRORS = 2.0
+#: Share of the tolerance that this upper bound may take up.
+MARGIN = 0.9
+#: Keeps every edge.
+KEEP_ALL = -LIMIT - 1
+#: Keeping this share, nothing is chosen.
+NEARLY_ALL = 0.99
+#: Distances from the trained thresholds that are tried, at all sites alike.
+OFFSETS = (-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+#: The same of snapshots that were taken on the way.
+FEW_OFFSETS = (-0.5, 0.0, 0.5)
+#: Divisions of the locations that a site keeps, which are tried when that site alone is to keep less.
+LEVELS = 8
+#: Share of what a site keeps that is worth another threshold.
+WORTH = 0.05
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What hard gates do to the model on some data."""
+
+    divergence: float  #: mean over rows
+    flips: float  #: share of rows whose prediction changes
+    retained: tuple[float, ...]  #: share of open gates, per site
+    error: float = 0.0  #: standard error of the mean divergence
+    within: float = 1.0  #: share of rows whose own divergence is within the tolerance
+    held_out: float = 0.0  #: mean divergence over the rows of held-out data alone
+
+    @property
+    def share(self) -> float:
+        """The objective: share of open gates, mean over sites."""
+        return sum(self.retained) / len(self.retained)
+
+    @property
+    def all_open(self) -> bool:
+        """True if (nearly) everything is kept, which explains nothing."""
+        return self.share >= NEARLY_ALL
+
+    @property
+    def upper(self) -> float:
+        """Of the divergence: a confidence bound from all rows, or the mean over held-out rows if that is more."""
+        return max(self.divergence + ERRORS * self.error, self.held_out)
+
+    def holds(self, tolerance: float) -> bool:
+        """True if the means themselves are within the tolerance."""
+        return max(self.divergence, self.held_out) <= tolerance
+
+    def meets(self, tolerance: float) -> bool:
+        """True if the upper bound is within the tolerance, less a margin: other data are other data."""
+        return self.upper <= MARGIN * tolerance
+
+
+class Tally:
+    """Sums over rows and edges, from which a verdict is made; tallies of several data sets can be added."""
+
+    def __init__(self, sums: Tensor) -> None:
+        self.sums = sums  #: rows, divergence, its square, flips, within; kept per site; carried per site
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.sums + other.sums)
+
+    @property
+    def rows(self) -> float:
+        return float(self.sums[0])
+
+    def verdict(self) -> Verdict:
+        rows, divergence, squares, flips, within = self.sums[:5].tolist()
+        kept, carried = self.sums[5:].view(2, -1)
+        mean = divergence / rows
+        variance = max(squares / rows - mean**2, 0.0)
+        retained = torch.where(carried > 0, kept / carried.clamp_min(1), 0.0)
+        return Verdict(mean, flips / rows, tuple(retained.tolist()), (variance / rows) ** 0.5, within / rows)
+
+
+class Validation:
+    """Original runs and locations of some batches, computed once; any thresholds can then be tried by masked runs.
+
+    A team shares out the batches. What is said of them is said of all, so that every process decides alike.
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        model: nn.Module,
+        forward: Forward,
+        divergence: Divergence,
+        loader: Iterable[Any],
+        tolerance: float,
+        team: Team = ALONE,
+        examples: int = EXAMPLES,
+    ) -> None:
+        self.probe, self.model, self.forward, self.divergence, self.team = probe, model, forward, divergence, team
+        self.tolerance = tolerance
+        self.batches: list[tuple[Any, Trace]] = []
+        found, bad = 0.0, 0.0
+        for mine in shares(loader, team):
+            seen = torch.zeros(2, dtype=torch.double)
+            for batch in mine:
+                original = probe.original(model, forward, batch)
+                self.batches.append((batch, original))
+                # Rows of one graph (tokens of a sentence) are no examples of their own; those of a single graph are.
+                graphs = getattr(batch, "num_graphs", 1)
+                seen[0] += graphs if graphs > 1 else original.output.shape[0]
+                seen[1] += not bool(torch.isfinite(original.output).all())
+            found, bad = (torch.tensor([found, bad], dtype=torch.double) + team.sum(seen)).tolist()
+            if bad:
+                raise GraphMaskError("Expected finite model outputs on validation data, got NaN or infinity.")
+            if found >= examples:
+                break
+
+    def count(self, thresholds: Sequence[float]) -> Tensor:
+        """[L] how many gates are open; the same numbers mean the same gates, since higher thresholds keep a part."""
+        limits = torch.tensor(list(thresholds))[:, None]
+        found = [(original.values > limits.to(original.values.device)).sum(1).cpu() for _, original in self.batches]
+        return self.team.sum(sum(found, start=torch.zeros(len(self.probe.sites), dtype=torch.long)))
+
+    def measure(self, thresholds: Sequence[float]) -> Tally:
+        """Hard-mask every edge whose location is at or below its site's threshold."""
+        sites = len(self.probe.sites)
+        sums = torch.zeros(5 + 2 * sites, dtype=torch.double)
+        limits = torch.tensor(list(thresholds))[:, None]
+        for batch, original in self.batches:
+            kept = original.values > limits.to(original.values.device)
+            masked = self.probe.masked(self.model, self.forward, batch, original.edge_map, kept)
+            divergence = self.divergence(original.output, masked).double()
+            flips = self.divergence.flips(original.output, masked)
+            of_rows = [divergence.sum(), (divergence**2).sum(), flips.sum(), (divergence <= self.tolerance).sum()]
+            sums[0] += masked.shape[0]
+            sums[1:5] += torch.stack([value.double().cpu() for value in of_rows])
+            sums[5:] += torch.cat([kept.sum(1), original.carried.sum(1)]).cpu()
+        return Tally(self.team.sum(sums))
+
+    def locations(self, site: int) -> Tensor:
+        """[n] of the site's edges, of this process's batches."""
+        found = [original.values[site][original.carried[site]] for _, original in self.batches]
+        return torch.cat(found).cpu() if found else torch.empty(0)
+
+
+class Judge:
+    """Judges thresholds on held-out and on training data together.
+
+    Few held-out graphs say little by themselves, and training graphs say too little where gates, or the model, have
+    learnt them by heart: the bound must hold for both together and for held-out data alone.
+    """
+
+    def __init__(self, held_out: Validation | None, trained: Validation) -> None:
+        self.held_out, self.trained, self.team = held_out, trained, trained.team
+        self._known: dict[tuple[int, ...], tuple[Tally | None, Tally]] = {}  # by the numbers of open gates
+
+    def _tallies(self, thresholds: Sequence[float]) -> tuple[Tally | None, Tally]:
+        parts = [part for part in (self.held_out, self.trained) if part is not None]
+        key = tuple(torch.cat([part.count(thresholds) for part in parts]).tolist())
+        if key not in self._known:
+            held_out = None if self.held_out is None else self.held_out.measure(thresholds)
+            self._known[key] = held_out, self.trained.measure(thresholds)
+        return self._known[key]
+
+    def verdict(self, thresholds: Sequence[float]) -> Verdict:
+        return together(*self._tallies(thresholds))
+
+    def gap(self, thresholds: Sequence[float]) -> float:
+        """How many times the divergence of training data that of held-out data is; 1 if not significantly more."""
+        held_out, trained = self._tallies(thresholds)
+        if held_out is None or not significantly_worse(held_out, trained):
+            return 1.0
+        return held_out.verdict().divergence / max(trained.verdict().divergence, 1e-12)
+
+    def levels(self, site: int, threshold: float) -> list[tuple[float, float]]:
+        """Higher thresholds of a site worth trying, each with the share it keeps less, the sparsest first."""
+        parts = [part.locations(site) for part in (self.held_out, self.trained) if part is not None]
+        locations = torch.cat([torch.cat(parts) for parts in self.team.gather(parts)]).double()
+        kept = locations[locations > threshold].sort().values
+        if not len(kept):
+            return []
+        places = torch.linspace(0, len(kept) - 1, LEVELS + 1).long()
+        found: list[tuple[float, float]] = []
+        for level in sorted({LIMIT, *kept[places].tolist()}, reverse=True):
+            less = float(torch.searchsorted(kept, level, right=True)) / len(kept)
+            if less > WORTH and (not found or less < found[-1][1] - WORTH):
+                found.append((level, less))
+        return [(level, less * len(kept) / len(locations)) for level, less in found]
+
+
+def significantly_worse(held_out: Tally, trained: Tally) -> bool:
+    """True if held-out data diverge more than training data, by more than two standard errors of the difference."""
+    if not held_out.rows or not trained.rows:
+        return bool(held_out.rows)
+    alone, other = held_out.verdict(), trained.verdict()
+    return alone.divergence - other.divergence > ERRORS * (alone.error**2 + other.error**2) ** 0.5
+
+
+def together(held_out: Tally | None, trained: Tally) -> Verdict:
+    """The verdict on both."""
+    if held_out is None or not held_out.rows:
+        return trained.verdict()
+    return replace((held_out + trained).verdict(), held_out=held_out.verdict().divergence)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A state that a fit may end with: thresholds for the gates of a rung (a snapshot), and what they do."""
+
+    thresholds: tuple[float, ...]
+    verdict: Verdict
+    rung: int = -1  #: number of the snapshot; -1 is the last state
+
+
+def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
+    """The candidate that keeps least among those that drop something and meet the tolerance.
+
+    If none does, among those whose means are within it; if there are none either, None. Of candidates that keep the
+    same, the one nearest to the trained thresholds, where unseen edges are least likely to fall on the wrong side.
+    """
+    dropping = [candidate for candidate in candidates if not candidate.verdict.all_open]
+    fine = [candidate for candidate in dropping if candidate.verdict.meets(tolerance)]
+    fine = fine or [candidate for candidate in dropping if candidate.verdict.holds(tolerance)]
+    key = lambda found: (round(found.verdict.share, 6), sum(map(abs, found.thresholds)))  # noqa: E731
+    return min(fine, key=key, default=None)
+
+
+def shifted(judge: Judge, thresholds: Sequence[float], offsets: Sequence[float], rung: int = -1) -> list[Candidate]:
+    """One candidate per offset of all thresholds."""
+    moved = [tuple(threshold + offset for threshold in thresholds) for offset in offsets]
+    return [Candidate(at, judge.verdict(at), rung) for at in moved]

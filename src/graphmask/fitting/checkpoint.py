@@ -1,0 +1,124 @@
+"""A fit that can be killed at any moment: everything that changes from epoch to epoch, to a file and back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmask import files
+from graphmask.errors import GraphMaskError
+from graphmask.fitting.calibration import Candidate, Verdict
+from graphmask.fitting.history import Epoch, History
+from graphmask.fitting.training import Training
+
+
+def history_to_json(history: History) -> dict[str, Any]:
+    return asdict(history)
+
+
+def history_from_json(value: dict[str, Any]) -> History:
+    def verdict(found: dict[str, Any]) -> Verdict:
+        return Verdict(**{**found, "retained": tuple(found["retained"])})
+
+    def candidate(found: dict[str, Any]) -> Candidate:
+        return Candidate(tuple(found["thresholds"]), verdict(found["verdict"]), found["rung"])
+
+    epochs = [Epoch(**{**epoch, "verdict": verdict(epoch["verdict"])}) for epoch in value["epochs"]]
+    final = verdict(value["verdict"]) if value["verdict"] is not None else None
+    return History(
+        epochs,
+        value["feasible"],
+        final,
+        value["steps"],
+        value["seconds"],
+        value["tolerance"],
+        tuple(value["sites"]),
+        [candidate(found) for found in value["frontier"]],
+    )
+
+
+def rungs_to_tensors(rungs: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Snapshots of a probe, by names that begin with ``rung.`` and their number."""
+    return {f"rung.{number}.{key}": value for number, state in enumerate(rungs) for key, value in state.items()}
+
+
+def rungs_from_tensors(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    found = part(tensors, "rung.")
+    numbers = sorted({int(key.split(".", 1)[0]) for key in found})
+    return [part(found, f"{number}.") for number in numbers]
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with ``prefix``, without it."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def optimiser_to_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What Adam remembers, by names that begin with ``adam.``."""
+    state = optimiser.state_dict()["state"]
+    return {f"adam.{at}.{key}": torch.as_tensor(value) for at, entry in state.items() for key, value in entry.items()}
+
+
+def optimiser_from_tensors(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    adam: dict[int, dict[str, Tensor]] = {}
+    for key, value in part(tensors, "adam.").items():
+        at, name = key.split(".", 1)
+        adam.setdefault(int(at), {})[name] = value
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": adam})
+
+
+def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None:
+    """Written whole or not at all, so that a kill leaves the previous epoch's file."""
+    tensors: dict[str, Tensor] = {f"probe.{key}": value for key, value in training.probe.state_dict().items()}
+    tensors |= optimiser_to_tensors(training.optimiser)
+    tensors["generator"] = training.generator.get_state()
+    tensors["sums"] = training.sums
+    tensors |= rungs_to_tensors(training.rungs)
+    description = {
+        "settings": settings,
+        "step": training.step,
+        "epoch": training.epoch,
+        "held": training.held,
+        "judged": training.judged,
+        "caution": training.caution,
+        "constraint": training.constraint.state(),
+        "history": history_to_json(training.history),
+    }
+    files.write(path, "checkpoint", tensors, description)
+
+
+def load(training: Training, path: str | Path, settings: dict[str, Any]) -> None:
+    """Continue where `save` left off; refuses a checkpoint of another fit."""
+    tensors, description = files.read(path, "checkpoint")
+    with files.understood(path, "checkpoint"):
+        _check(description, path, settings)
+        _restore(training, tensors, description)
+
+
+def _check(description: dict[str, Any], path: str | Path, settings: dict[str, Any]) -> None:
+    for key, value in settings.items():
+        # JSON has no tuples: compare in its terms.
+        if files.as_json(description["settings"].get(key)) != files.as_json(value):
+            raise GraphMaskError(
+                f"Expected a checkpoint of this fit at {path}, found one with another {key}. "
+                "Delete it to start anew, or fit with the settings it was made with."
+            )
+
+
+def _restore(training: Training, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    training.probe.load_state_dict(part(tensors, "probe."))
+    optimiser_from_tensors(training.optimiser, tensors)
+    training.generator.set_state(tensors["generator"])
+    training.sums.copy_(tensors["sums"])
+    training.step = description["step"]
+    training.epoch = description["epoch"]
+    training.held = description["held"]
+    training.judged = description["judged"]
+    training.caution = description["caution"]
+    training.rungs = rungs_from_tensors(tensors)
+    training.constraint.load_state(description["constraint"])
+    training.history = history_from_json(description["history"])

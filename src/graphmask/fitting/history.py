@@ -1,0 +1,100 @@
+"""What happened in a fit, and what came out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from graphmask.fitting.calibration import Candidate, Verdict
+
+#: A fit that keeps at least, or at most, this share of all messages deserves a word.
+NEARLY_ALL, NEARLY_NONE = 0.95, 0.002
+
+
+@dataclass
+class Epoch:
+    """One line of the history: training means since the last, and the verdict on hard gates."""
+
+    epoch: int
+    divergence: float
+    multiplier: float
+    gates: list[float]  #: mean gate per site while training
+    verdict: Verdict
+    feasible: bool  #: would this state meet the tolerance?
+
+
+@dataclass
+class History:
+    """What happened in `fit`, and the verdict on the state that was taken."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+    feasible: bool = False  #: a state was found that meets the tolerance and drops something
+    verdict: Verdict | None = None
+    steps: int = 0
+    seconds: float = 0.0
+    tolerance: float = 0.0
+    sites: tuple[str, ...] = ()
+    frontier: list[Candidate] = field(default_factory=list)  #: all states that were measured, for other tolerances
+
+    def __str__(self) -> str:
+        if self.verdict is None:
+            return "GraphMask: not fitted yet."
+        verdict = self.verdict
+        kept = ", ".join(f"{name} {share:.1%}" for name, share in zip(self.sites, verdict.retained, strict=False))
+        lines = [
+            f"GraphMask: {self.steps:,} steps in {self.seconds:.0f} s.",
+            f"Kept: {verdict.share:.1%} of the messages ({kept}).",
+            f"Divergence {verdict.divergence:.3g} (at most {verdict.upper:.3g} by two standard errors), tolerance "
+            f"{self.tolerance:.3g}; {verdict.within:.0%} of the rows are within tolerance, "
+            f"{verdict.flips:.1%} change their prediction.",
+        ]
+        return "\n".join([*lines, *filter(None, [self.advice()])])
+
+    __repr__ = __str__
+
+    def advice(self) -> str:
+        """What to do if the outcome says little; empty if it says something."""
+        verdict = self.verdict
+        if verdict is None:
+            return ""
+        if verdict.divergence > self.tolerance:
+            return (
+                f"No state within tolerance was found: hard gates diverge by {verdict.divergence:.3g} of "
+                f"{self.tolerance:.3g}. Fit for more epochs, or raise the tolerance."
+            )
+        if verdict.share >= NEARLY_ALL:
+            return (
+                f"Nearly everything is kept ({verdict.share:.1%}): within tolerance {self.tolerance:.3g} no choice "
+                "was found. Raise the tolerance, fit for more epochs, or give more graphs to fit on."
+            )
+        if verdict.share <= NEARLY_NONE:
+            return (
+                f"Next to nothing is kept ({verdict.share:.2%}): within tolerance {self.tolerance:.3g} the model "
+                "hardly needs its messages. Lower the tolerance, or check that its output depends on the edges."
+            )
+        return ""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row of the frontier: what is kept where this divergence is tolerated."""
+
+    tolerance: float  #: the smallest tolerance that this state meets
+    kept: tuple[float, ...]  #: per site
+    divergence: float
+    flips: float
+    within: float  #: share of rows within the tolerance that was fitted for
+
+
+def points(candidates: Sequence[Candidate], margin: float) -> list[Point]:
+    """The frontier: of all states that were measured, those that keep less than any state that diverges less."""
+    found: list[Point] = []
+    least = float("inf")
+    for candidate in sorted(candidates, key=lambda one: (one.verdict.upper, one.verdict.share)):
+        verdict = candidate.verdict
+        if verdict.share < least - 1e-9:
+            least = verdict.share
+            found.append(
+                Point(verdict.upper / margin, verdict.retained, verdict.divergence, verdict.flips, verdict.within)
+            )
+    return found

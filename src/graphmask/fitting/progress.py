@@ -1,0 +1,51 @@
+"""The progress bar of a fit: divergence, multiplier, and the share of open gates per site."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from graphmask.bars import bar, steps
+from graphmask.fitting.training import Training
+
+__all__ = ["Progress", "steps"]
+
+#: A bar drawn at every step would cost more than the step.
+EVERY = 10
+
+
+class Progress:
+    def __init__(self, training: Training, *, enabled: bool) -> None:
+        self.bar = bar("GraphMask", enabled=enabled)
+        self.names = [site.name for site in training.probe.sites]
+        self.task = self.bar.add_task("", total=training.steps, completed=training.step)
+        self.seen = training.step
+        self.verdicts = len(training.history.epochs)
+
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def step(self, training: Training, divergence: float, gates: list[float]) -> None:
+        self.seen += 1
+        if self.bar.disable or self.seen % EVERY:
+            return
+        shares = " ".join(f"{name} {share:.0%}" for name, share in zip(self.names, gates, strict=True))
+        text = f"divergence {divergence:.3f}  multiplier {training.constraint.multiplier:.2f}  open: {shares}"
+        self.bar.update(self.task, completed=training.step, total=training.steps + training.held, description=text)
+
+    def epoch(self, training: Training) -> None:
+        if self.bar.disable or len(training.history.epochs) == self.verdicts:
+            return
+        self.verdicts = len(training.history.epochs)
+        epoch = training.history.epochs[-1]
+        verdict = epoch.verdict
+        shares = " ".join(f"{name} {share:.1%}" for name, share in zip(self.names, verdict.retained, strict=True))
+        self.bar.console.print(
+            f"epoch {epoch.epoch}: hard gates keep {shares}; divergence {verdict.divergence:.4f}, "
+            f"flips {verdict.flips:.2%}, multiplier {epoch.multiplier:.2f}"
+            f"{'' if epoch.feasible else ' (not yet within tolerance)'}",
+            soft_wrap=True,
+        )

@@ -1,0 +1,119 @@
+"""What gate networks share: what is known of a site before the first batch, and the calibrated shift of locations."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmask.ops.kernels import ALL
+from graphmask.ops.moments import Moments
+from graphmask.tapping.messages import Messages
+
+#: c: gates start open.
+INITIAL_LOCATION = 2.0
+
+
+@dataclass
+class SiteSpec:
+    """Sizes of what a gate sees at its site. 0 or absent: the layer does not have it."""
+
+    message: int
+    source: int
+    target: int
+    features: dict[str, int]
+    categories: dict[str, int]
+    pieces: int
+    lifted: bool = False  #: the message is a node's row times a number
+    matrix: bool = False
+    relations: int = 1
+
+    @classmethod
+    def of(cls, pieces: list[Messages]) -> SiteSpec:
+        """From the messages of all calls of a site on a first batch."""
+        first = pieces[0]
+        if first.matrix is not None:
+            call = first.matrix
+            size = call.nodes.shape[-1]
+            return cls(call.messages.shape[-1], size, size, {}, {}, 1, matrix=True, relations=call.adjacency.shape[1])
+        categories = {}
+        for key in first.categories:
+            largest = max((int(m.categories[key].max()) for m in pieces if m.categories[key].numel()), default=0)
+            # Relations that a first batch does not show share the rows of a table with some room.
+            categories[key] = max(first.num_relations, largest + 1, 64)
+        return cls(
+            message=first.flat().shape[1],
+            source=0 if first.source_states is None else first.source_states.shape[1],
+            target=0 if first.target_states is None else first.target_states.shape[1],
+            features={key: value.shape[1] for key, value in first.features.items()},
+            categories=categories,
+            pieces=len(pieces),
+            lifted=all(m.is_lifted() for m in pieces),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def widened(self, other: SiteSpec) -> SiteSpec:
+        """With room for what another batch shows."""
+        room = {key: max(rows, other.categories.get(key, 0)) for key, rows in self.categories.items()}
+        return replace(self, categories=room, lifted=self.lifted and other.lifted)
+
+
+class Gate(nn.Module):
+    """What edge-list and matrix gates share: standardised inputs, and the calibrated shift of the location."""
+
+    shift: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(()))
+
+    def standardise(self, pieces: list[Messages]) -> None:
+        """Take mean and spread of every input from a first batch."""
+        self.take({key: [found] for key, found in self.moments(pieces).items()})
+
+    def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
+        """Of every input, by name, on one batch."""
+        raise NotImplementedError
+
+    def take(self, moments: dict[str, list[Moments]]) -> None:
+        """Standardise by those of one or more batches."""
+        raise NotImplementedError
+
+    def start_at(self, location: float) -> None:
+        """Give all edges the same location: what they come to differ in is learnt, not drawn."""
+        raise NotImplementedError
+
+    def next_rows(self, messages: Messages) -> slice:
+        """Edges whose gates the next step of training moves."""
+        return ALL
+
+    def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
+        """[E'] locations before the shift, with gradients from ``rows``."""
+        raise NotImplementedError
+
+    def forward(self, messages: Messages, rows: slice = ALL) -> Tensor:
+        """[E'] calibrated locations of the Hard Concrete gates, in full precision whatever the model runs in."""
+        kind = self.shift.device.type
+        if not torch.is_autocast_enabled(kind):
+            return self.raw(messages, rows) - self.shift
+        with torch.autocast(kind, enabled=False):
+            return self.raw(messages, rows) - self.shift
+
+
+def linear(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter:
+    bound = columns**-0.5
+    return nn.Parameter(torch.empty(rows, columns).uniform_(-bound, bound, generator=generator))
+
+
+def inverse_scale(deviation: Tensor) -> Tensor:
+    """[d] what inputs are multiplied by: about one over their deviation, and no more for those that hardly vary.
+
+    Words that occur once would otherwise outweigh all others and tell single nodes apart. A feature that never varies
+    says nothing: it is left out rather than its rounding errors blown up.
+    """
+    common = (deviation**2).mean()
+    return torch.where(deviation > 1e-5, (2 / (deviation**2 + common).clamp_min(1e-30)).sqrt(), 0.0)

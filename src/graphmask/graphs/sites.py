@@ -1,0 +1,122 @@
+"""Where messages flow: the places of a model, found once and named in every explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmask.graphs.edges import EdgeType
+
+#: The logit of an edge that takes no part in a softmax. Finite: where all edges of a node are dropped, no 0/0.
+ABSENT = -1e30
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """What stands in for a dropped edge at a site: the parts of the site's baseline, one after the other.
+
+    A dropped edge must be silent. Its message is replaced; where the layer compares edges with each other before it
+    sends (a softmax, weighted degrees), so is what it is compared by; and where the layer goes on to treat messages by
+    their relation, what stands in is added to the layer's output, so that it is the same for every edge.
+    """
+
+    #: How many numbers stand in place of the message, or, with ``behind``, are added to the layer's output. (Files do
+    #: not say it where it is all there is; a site is the same without.)
+    message: int = field(default=0, compare=False)
+    behind: bool = False
+    logits: int = 0  #: in place of what a softmax over edges compares, one per head
+    inputs: tuple[tuple[str, int], ...] = ()  #: in place of the layer's arguments of these names, and how many numbers
+
+    @property
+    def others(self) -> int:
+        """How many numbers follow those of the message."""
+        return self.logits + sum(size for _, size in self.inputs)
+
+    def left_out(self, like: Tensor) -> Tensor:
+        """The baseline of methods that simply leave messages out: zeros, and no part in a softmax."""
+        flat = like.new_zeros(self.message + self.others)
+        flat[self.message : self.message + self.logits] = ABSENT
+        return flat
+
+    def with_message(self, message: Tensor) -> Tensor:
+        """[..., D] -> the baseline with this in place of the message; otherwise as `left_out`."""
+        if not self.others:
+            return message
+        rest = self.left_out(message)[self.message :]
+        return torch.cat([message, rest.expand(*message.shape[:-1], -1)], -1)
+
+    def message_of(self, flat: Tensor) -> Tensor:
+        """[..., D] the first part of a baseline."""
+        return flat[..., : flat.shape[-1] - self.others] if self.others else flat
+
+    def logits_of(self, flat: Tensor) -> Tensor:
+        """[..., H] the second part."""
+        start = flat.shape[-1] - self.others
+        return flat[..., start : start + self.logits]
+
+    def inputs_of(self, flat: Tensor) -> dict[str, Tensor]:
+        """The last part, by argument."""
+        sizes = [size for _, size in self.inputs]
+        parts = flat[..., flat.shape[-1] - sum(sizes) :].split(sizes, -1)
+        return {name: part for (name, _), part in zip(self.inputs, parts, strict=True)}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place where messages flow: the ``calls`` of a module that together carry each edge once.
+
+    Usually one call. A layer that propagates relation by relation (RGCNConv) makes one call per relation.
+    """
+
+    name: str
+    module: str
+    calls: tuple[int, ...]
+    reverse: bool = False  #: messages travel from the second row of edge_index to the first
+    types: tuple[tuple[EdgeType, ...], ...] = ()  #: of a heterogeneous graph: the edge types that each call carries
+    layer: str = ""  #: the same for sites next to each other that send at the same time, along other edge types each
+    stand_in: StandIn = StandIn()  #: of a site that a file describes without: a message, and nothing else
+
+    def to_json(self) -> dict[str, Any]:
+        """Types and layer only where there are several types, a stand-in only where it is more than a message."""
+        found = {key: value for key, value in asdict(self).items() if key not in ("types", "layer") or value}
+        if not (self.stand_in.behind or self.stand_in.others):
+            del found["stand_in"]
+        return found
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Site:
+        types = tuple(tuple((a, r, b) for a, r, b in kinds) for kinds in value.get("types", ()))
+        stand_in = dict(value.get("stand_in", {}))
+        stand_in["inputs"] = tuple((str(name), int(size)) for name, size in stand_in.get("inputs", ()))
+        return cls(
+            value["name"],
+            value["module"],
+            tuple(value["calls"]),
+            value["reverse"],
+            types,
+            value.get("layer", ""),
+            StandIn(**stand_in),
+        )
+
+    def with_message(self, size: int) -> Site:
+        """With the size of a message, where a file does not say it."""
+        return self if self.stand_in.message else replace(self, stand_in=replace(self.stand_in, message=size))
+
+    @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """All that it carries; nothing where the graph has one type of nodes."""
+        return tuple(dict.fromkeys(kind for kinds in self.types for kind in kinds))
+
+
+def layers_of(sites: Sequence[Site]) -> list[int]:
+    """[L] the layer of every site: sites that send at the same time, each along other edge types, are one layer."""
+    found: list[int] = []
+    for number, site in enumerate(sites):
+        last = sites[number - 1]
+        same = number > 0 and site.layer != "" and (site.layer, site.reverse) == (last.layer, last.reverse)
+        found.append(found[-1] + (not same) if found else 0)
+    return found

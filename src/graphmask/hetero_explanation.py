@@ -1,0 +1,227 @@
+"""The result for a heterogeneous graph: an `Explanation` that can be asked by edge type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphmask.errors import GraphMaskError
+from graphmask.explanation import Explanation, Hop, Retained
+from graphmask.graphs import batches
+from graphmask.graphs.batches import Split
+from graphmask.graphs.edges import EdgeType
+from graphmask.graphs.hetero_edges import HeteroEdgeMap
+from graphmask.graphs.layout import Types
+from graphmask.graphs.sites import Site, layers_of
+
+if TYPE_CHECKING:
+    import networkx
+    import torch_geometric.explain
+
+#: The key of ``info`` under which an explanation holds its types, so that files and stores keep them.
+NOTES = "graphmask.hetero"
+#: And where edges have types with names though their graph is homogeneous.
+TYPE_NAMES = "edge_type_names"
+
+
+def notes(types: Types | None, batch: Any, split: Split) -> list[dict[str, Any]]:
+    """What the explanations of a batch's graphs say of their types, one dictionary per graph."""
+    if types is None:
+        names = getattr(batch, "_edge_type_names", None)  # of HeteroData.to_homogeneous()
+        return [{} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(split.count)]
+    assert split.sizes is not None
+    here = batches.types_of(batch)
+    assert here is not None
+    kinds = [list(kind) for kind in types.edge_types]
+    return [
+        {NOTES: {"num_nodes": dict(zip(here.node_types, sizes, strict=True)), "edge_types": kinds}}
+        for sizes in split.sizes.tolist()
+    ]
+
+
+@dataclass(frozen=True)
+class EdgesOfType(Retained):
+    """One edge type of a `HeteroExplanation`: ``E_t`` edges, and the ``L_t`` sites that carry them."""
+
+    edge_type: EdgeType
+    sites: tuple[str, ...]
+    site_numbers: tuple[int, ...]  #: rows of the whole explanation
+    edges: Tensor  #: [E_t] columns of the whole explanation
+    edge_index: Tensor  #: [2, E_t], nodes numbered within their types
+    kept: Tensor  #: bool [L_t, E_t]
+    scores: Tensor  #: float [L_t, E_t]
+    carried: Tensor  #: bool [L_t, E_t]
+
+
+class HeteroExplanation(Explanation):
+    """Which edges of one heterogeneous graph a model used, site by site, edge type by edge type.
+
+    The graph is held as one: nodes of all types numbered through, type after type in the order of ``node_types``, and
+    so are edges; ``edge_type`` [E] says which of ``edge_types`` each is of.
+    ``explanation["author", "writes", "paper"]`` tells of one type in its own numbers.
+    """
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        return tuple(self.num_nodes_dict)
+
+    @property
+    def num_nodes_dict(self) -> dict[str, int]:
+        found: dict[str, int] = self.info[NOTES]["num_nodes"]
+        return found
+
+    @cached_property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """Those of the data that was fitted on or explained first; some may have no edges here."""
+        return tuple((a, r, b) for a, r, b in self.info[NOTES]["edge_types"])
+
+    @cached_property
+    def _first(self) -> dict[str, int]:
+        starts, total = {}, 0
+        for name, count in self.num_nodes_dict.items():
+            starts[name], total = total, total + count
+        # Edge types that are not here may name node types that are not.
+        return {name: 0 for source, _, target in self.edge_types for name in (source, target)} | starts
+
+    def __getitem__(self, edge_type: EdgeType) -> EdgesOfType:
+        kind = tuple(edge_type)
+        if kind not in self.edge_types:
+            known = ", ".join(map(str, self.edge_types))
+            raise GraphMaskError(f"Expected an edge type among {known}, got {edge_type!r}.")
+        assert self.edge_type is not None
+        source, _, target = kind
+        edges = (self.edge_type == self.edge_types.index(kind)).nonzero().view(-1)
+        start = torch.tensor([[self._first[source]], [self._first[target]]], device=edges.device)
+        rows = [n for n, site in enumerate(self.structure) if kind in site.edge_types or not site.types]
+        part = [value[rows][:, edges] for value in (self.kept, self.scores, self.carried)]
+        names = tuple(self.sites[row] for row in rows)
+        local = self.edge_index[:, edges] - start
+        return EdgesOfType((source, kind[1], target), names, tuple(rows), edges, local, *part)
+
+    @property
+    def edge_index_dict(self) -> dict[EdgeType, Tensor]:
+        return {kind: self[kind].edge_index for kind in self.edge_types}
+
+    @property
+    def kept_dict(self) -> dict[EdgeType, Tensor]:
+        """bool [L_t, E_t] by edge type, of the sites that carry it"""
+        return {kind: self[kind].kept for kind in self.edge_types}
+
+    @property
+    def scores_dict(self) -> dict[EdgeType, Tensor]:
+        """float [L_t, E_t] by edge type, of the sites that carry it"""
+        return {kind: self[kind].scores for kind in self.edge_types}
+
+    @property
+    def retained_by_type(self) -> dict[EdgeType, float]:
+        """Share of gates that are open; of types that have any."""
+        found = {kind: self[kind] for kind in self.edge_types}
+        return {kind: edges.retained for kind, edges in found.items() if bool(edges.carried.any())}
+
+    def __repr__(self) -> str:
+        kept = ", ".join(f"{' '.join(kind)} {share:.0%}" for kind, share in self.retained_by_type.items())
+        return f"Hetero{super().__repr__()[:-1]}; by type {kept})"
+
+    # Nodes -------------------------------------------------------------------------------------------------
+
+    def number(self, node: tuple[str, int]) -> int:
+        """The node's number in the graph that is numbered through."""
+        name, within = node
+        if name not in self.num_nodes_dict:
+            raise GraphMaskError(f"Expected a node type among {', '.join(self.node_types)}, got {name!r}.")
+        if not 0 <= within < self.num_nodes_dict[name]:
+            raise GraphMaskError(
+                f"Expected a node from 0 to {self.num_nodes_dict[name] - 1} of type {name!r}, got {within}."
+            )
+        return self._first[name] + within
+
+    def node(self, number: int) -> tuple[str, int]:
+        """The type of a node that is numbered through, and its number there."""
+        for name, count in self.num_nodes_dict.items():
+            if self._first[name] <= number < self._first[name] + count:
+                return name, number - self._first[name]
+        raise GraphMaskError(f"Expected a node from 0 to {self.num_nodes - 1}, got {number}.")
+
+    def paths(self, target: int | tuple[str, int], *, limit: int = 1000, persist: bool = True) -> list[tuple[Hop, ...]]:
+        """As `Explanation.paths`; ``target`` is ``("paper", 3)`` or a number. `node` names the nodes of hops."""
+        at = self.number(target) if isinstance(target, tuple) else target
+        return super().paths(at, limit=limit, persist=persist)
+
+    @property
+    def node_labels(self) -> list[str]:
+        """For people, one per node that is numbered through."""
+        return [f"{name} {number}" for name, count in self.num_nodes_dict.items() for number in range(count)]
+
+    @property
+    def edge_labels(self) -> list[str]:
+        """For people, one per edge: the relation, with its ends where several types have a relation of that name."""
+        relations = [kind[1] for kind in self.edge_types]
+        names = [r if relations.count(r) == 1 else f"{a} {r} {b}" for a, r, b in self.edge_types]
+        return [] if self.edge_type is None else [names[number] for number in self.edge_type.tolist()]
+
+    def edge_map(self) -> HeteroEdgeMap:
+        assert self.edge_type is not None
+        return HeteroEdgeMap.numbered(self.edge_index, self.edge_type, self.edge_types, self._first)
+
+    def by_layer(self) -> HeteroExplanation:
+        """The same with sites that send at the same time, each along edge types of its own, taken together.
+
+        For looking at: there is no one baseline for such a site, so it has none and cannot be masked with.
+        """
+        layers = layers_of(self.structure)
+        numbers = torch.tensor(layers, dtype=torch.long, device=self.kept.device)
+        groups = [(numbers == layer).nonzero().view(-1) for layer in range(layers[-1] + 1 if layers else 0)]
+        members = [[self.structure[row] for row in rows.tolist()] for rows in groups]
+        structure = tuple(
+            sites[0]
+            if len(sites) == 1
+            else Site(sites[0].layer, sites[0].layer, (0,), sites[0].reverse, (_joined(sites),))
+            for sites in members
+        )
+
+        def together(value: Tensor) -> Tensor:
+            return torch.stack([value[rows].amax(0) for rows in groups]) if groups else value
+
+        return replace(
+            self,
+            structure=structure,
+            kept=together(self.kept),
+            carried=together(self.carried),
+            scores=together(self.scores),
+            baselines=tuple(self.scores.new_zeros(0) for _ in structure),
+        )
+
+    # Elsewhere ---------------------------------------------------------------------------------------------
+
+    def to_pyg(self) -> torch_geometric.explain.HeteroExplanation:
+        """PyG's own object: per edge type ``edge_mask`` [E_t] and ``site_mask`` [E_t, L_t]."""
+        from torch_geometric.explain import HeteroExplanation as PygExplanation
+
+        found = PygExplanation(prediction=self.original)
+        for name, count in self.num_nodes_dict.items():
+            found[name].num_nodes = count
+        for kind in self.edge_types:
+            part = self[kind]
+            found[kind].edge_index = part.edge_index
+            found[kind].edge_mask = part.scores.amax(0) if len(part.scores) else part.scores.sum(0)
+            found[kind].site_mask = part.scores.t()
+            found[kind].site_kept = part.kept.t()
+        return found
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """As of an `Explanation`; nodes are ``("paper", 3)``, edges have their type's three names as ``edge_type``."""
+        import networkx
+
+        graph = networkx.relabel_nodes(super().to_networkx(), dict(enumerate(map(self.node, range(self.num_nodes)))))
+        for *_, attributes in graph.edges(data=True):
+            attributes["edge_type"] = self.edge_types[attributes["edge_type"]]
+        return graph
+
+
+def _joined(sites: Sequence[Site]) -> tuple[EdgeType, ...]:
+    return tuple(kind for site in sites for kind in site.edge_types)

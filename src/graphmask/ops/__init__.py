@@ -1,0 +1,1 @@
+"""What is done to every message: in PyTorch, and the same in C."""

@@ -1,0 +1,199 @@
+"""The user's model + a batch -> the messages that flow, site by site.
+
+`tap(model, visit)` calls `visit(messages)` for every group of messages the model sends; `tap(model, mask)` puts other
+values in their place, as a `Mask` says. It works through PyTorch Geometric's public hooks and through this library's
+taps (`taps.py`), so that everything else in the library (gates, masking, other methods) is a visit or a mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch_geometric.backend
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.nn import MessagePassing, RGCNConv
+
+from graphmask.errors import GraphMaskError
+from graphmask.graphs.edges import EdgeMap
+from graphmask.graphs.sites import Site
+from graphmask.tapping import behind, edge_softmax
+from graphmask.tapping.messages import Mask, Visit
+from graphmask.tapping.tapped import Tap
+from graphmask.tapping.taps import AdjacencyTap, MessageTap
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise for what hooks cannot see into."""
+    for name, module in model.named_modules():
+        compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        if compiled or isinstance(module, torch.jit.ScriptModule):
+            how = "torch.compile" if compiled else "torch.jit"
+            raise GraphMaskError(
+                f"Expected a plain PyTorch model, got one compiled with {how} (module {name or 'model'!r}): its "
+                "messages cannot be intercepted. Pass the model as it was before compilation; the weights are shared."
+            )
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise GraphMaskError(f"Expected a trained model, got one without a value for {name!r}. Run it once.")
+    if not any(isinstance(m, (MessagePassing, MessageTap, AdjacencyTap)) for m in model.modules()):
+        raise GraphMaskError(
+            "Expected a model with message passing: torch_geometric.nn.MessagePassing layers, or a MessageTap or "
+            f"AdjacencyTap where messages are, found none in {type(model).__name__}. "
+            "Place `self.tap = MessageTap()` in each layer and pass its messages through it."
+        )
+
+
+@contextmanager
+def tap(
+    model: nn.Module,
+    visit: Visit | Mask,
+    edge_index: Tensor | EdgeMap | None = None,
+    sites: tuple[Site, ...] | None = None,
+    *,
+    recompute: bool = False,
+) -> Iterator[Tap]:
+    """Inside, every message of ``model`` is shown to ``visit``, or replaced as a mask says; afterwards no hook is left.
+
+    ``sites=None`` discovers the sites (in ``Tap.sites``). ``edge_index`` is the graph as the user passed it;
+    without it the edges of the first site stand for it. Several runs over one graph may share an `EdgeMap`.
+    With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it.
+    """
+    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites)
+    handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
+    switched: list[tuple[Any, str, Any]] = []
+    try:
+        for name, module in model.named_modules():
+            name = name or "model"
+            if isinstance(module, MessagePassing):
+                switched += _unfuse(state, module)
+                handles += _hook(state, name, module)
+                if recompute:
+                    switched.append((module, "forward", vars(module).get("forward", _ABSENT)))
+                    module.forward = _recomputed(state, name, module)
+            elif isinstance(module, (MessageTap, AdjacencyTap)):
+                switched.append((module, "handler", module.handler))
+                module.handler = _handler(state, name, module)
+        yield state
+    finally:
+        state.live = False
+        for handle in handles:
+            handle.remove()
+        _switch_back(switched)
+
+
+_ABSENT = object()
+
+
+def _unfuse(state: Tap, layer: MessagePassing) -> list[tuple[Any, str, Any]]:
+    """Make the layer build its messages one by one, and let ``state`` see softmaxes; returns what to switch back."""
+    before: list[tuple[Any, str, Any]] = []
+    for attribute, value in (("fuse", False), ("_decomposed_layers", 1)):
+        found = getattr(layer, attribute)
+        if found != value:
+            before.append((layer, attribute, found))
+            setattr(layer, attribute, value)
+    if isinstance(layer, RGCNConv) and behind.averages(layer) is False:
+        # With pyg-lib all relations are multiplied at once, and messages would be other ones. (A layer that averages
+        # computes another function then, in PyTorch Geometric itself: it stays as it is.)
+        before.append((torch_geometric.backend, "use_segment_matmul", torch_geometric.backend.use_segment_matmul))
+        torch_geometric.backend.use_segment_matmul = False
+    for place in edge_softmax.places(layer):
+        function = edge_softmax.watch(place, state.compare)
+        if function is not None:
+            before.append((*place, function))
+    return before
+
+
+def _switch_back(switched: list[tuple[Any, str, Any]]) -> None:
+    for owner, attribute, value in reversed(switched):
+        if isinstance(owner, dict):
+            owner[attribute] = value
+        elif value is _ABSENT:
+            delattr(owner, attribute)
+        else:
+            setattr(owner, attribute, value)
+
+
+def _recomputed(state: Tap, name: str, layer: MessagePassing) -> Callable[..., Any]:
+    """The layer's forward, which keeps its inputs alone: the backward pass runs it again, tapped as it was."""
+    forward = layer.forward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        call, first = state.where.calls.get(name, 0), True
+
+        def once(*args: Any, **kwargs: Any) -> Any:
+            nonlocal first
+            if first:
+                first = False
+                return forward(*args, **kwargs)
+            handles, switched = [] if state.live else _hook(state, name, layer), _unfuse(state, layer)
+            state.where.calls[name] = call
+            args, kwargs = state.enter(name, layer, args, kwargs)
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                for handle in handles:
+                    handle.remove()
+                _switch_back(switched)
+
+        return checkpoint(once, *args, use_reentrant=False, **kwargs)
+
+    return run
+
+
+def _hook(state: Tap, name: str, layer: MessagePassing) -> list[Any]:
+    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return state.enter(name, layer, args, kwargs)
+
+    def leave(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        return state.leave(name, layer, args, kwargs, output)
+
+    def propagate(_: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> None:
+        if not state.asleep:
+            state.on_propagate(name, inputs[0], inputs[2])
+
+    def message(module: MessagePassing, inputs: tuple[dict[str, Any]], output: Any) -> Tensor | None:
+        return None if state.asleep else state.on_message(name, module, inputs[0], output)
+
+    handles = [
+        layer.register_forward_pre_hook(enter, with_kwargs=True),
+        layer.register_forward_hook(leave, with_kwargs=True),
+        layer.register_propagate_forward_pre_hook(propagate),
+        layer.register_message_forward_hook(message),
+    ]
+    if edge_softmax.places(layer) or (state.mask is not None and state.mask.exchange is not None):
+        handles += _hook_content(state, name, layer)
+    return handles
+
+
+def _hook_content(state: Tap, name: str, layer: MessagePassing) -> list[Any]:
+    """Of layers that compare edges: hooks before messages, and what edges are compared by, are computed."""
+
+    def before_update(_: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> tuple[Any, Any, dict[str, Any]] | None:
+        if state.asleep:
+            return None
+        edge_index, size, kwargs = inputs
+        return edge_index, size, state.on_content(name, layer, edge_index, kwargs)
+
+    def after_update(*_: Any) -> None:
+        state.underway = None
+
+    def before_message(_: nn.Module, inputs: tuple[dict[str, Any]]) -> tuple[dict[str, Any]] | None:
+        if state.asleep:
+            return None
+        return (state.on_content(name, layer, state.pending[name][0], inputs[0]),)
+
+    return [
+        layer.register_edge_update_forward_pre_hook(before_update),
+        layer.register_edge_update_forward_hook(after_update),
+        layer.register_message_forward_pre_hook(before_message),
+    ]
+
+
+def _handler(state: Tap, name: str, module: nn.Module) -> Callable[..., Any]:
+    on = state.on_tap if isinstance(module, MessageTap) else state.on_matrix
+    return lambda *args: on(name, *args)

@@ -1,0 +1,99 @@
+"""`with masked(model, explanation)`: the user's model, with what the explanation dropped replaced by the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from graphmask.errors import GraphMaskError
+from graphmask.graphs import batches
+from graphmask.graphs.batches import Forward
+from graphmask.graphs.edges import EdgeMap
+from graphmask.graphs.sites import Site
+from graphmask.tapping.capture import check_model, tap
+from graphmask.tapping.messages import Mask
+from graphmask.tapping.restore import guest
+
+
+class Explained(Protocol):
+    """What `masked` asks of an `Explanation`, which stands in a layer above."""
+
+    @property
+    def kept(self) -> Tensor: ...
+    @property
+    def baselines(self) -> tuple[Tensor, ...]: ...
+    @property
+    def structure(self) -> tuple[Site, ...]: ...
+    def edge_map(self) -> EdgeMap: ...
+
+
+def by_user_edges(
+    gates: Tensor,
+    baselines: Sequence[Tensor],
+    graph_of_edge: Tensor | None = None,
+    exchange: torch.Generator | None = None,
+) -> Mask:
+    """Mask with gates ``[L, E]`` (bool or float) told in terms of the user's edges.
+
+    A site's baseline is ``[D]``, or ``[G, D]``, one per graph, where ``graph_of_edge`` [E] tells whose an edge is.
+    """
+
+    # One place more, open, for the layer's own self-loops (-1): they are never gated.
+    padded = torch.cat([gates, gates.new_ones(len(gates), 1)], 1)
+
+    def answer(site: int, edges: Tensor | None) -> tuple[Tensor, Tensor]:
+        row, baseline = padded[site], baselines[site]
+        if graph_of_edge is not None and baseline.dim() > 1:
+            baseline = baseline[graph_of_edge if edges is None else graph_of_edge[edges]]
+        return row[:-1] if edges is None else row.take(edges), baseline
+
+    return Mask(lambda call: answer(call.site, call.edges), lambda site: answer(site, None), exchange=exchange)
+
+
+def run(
+    model: nn.Module,
+    forward: Forward,
+    batch: Any,
+    edges: Tensor | EdgeMap,
+    sites: tuple[Site, ...],
+    gates: Tensor,
+    baselines: Sequence[Tensor],
+    *,
+    graph_of_edge: Tensor | None = None,
+    exchange: torch.Generator | None = None,
+) -> Tensor:
+    """The masked model's output on a batch; see `Mask` for ``exchange``."""
+    with tap(model, by_user_edges(gates, baselines, graph_of_edge, exchange), edges, sites) as state:
+        output = batches.call(forward, model, batch)
+        state.check_complete()
+    return output
+
+
+@contextmanager
+def masked(model: nn.Module, explanation: Explained) -> Iterator[nn.Module]:
+    """Inside, ``model`` runs on the explained graph with every dropped message replaced by its site's baseline.
+
+    What an explanation claims can be checked by hand::
+
+        with graphmask.masked(model, explanation):
+            output = model(data.x, data.edge_index)     # == explanation.masked
+
+    The model is used in evaluation mode, and is left exactly as it was found.
+    """
+    check_model(model)
+    names = {name or "model" for name, _ in model.named_modules()}
+    for site in explanation.structure:
+        if site.module not in names:
+            raise GraphMaskError(
+                f"Expected the model that was explained, with a module {site.module!r}, got a "
+                f"{type(model).__name__} without it."
+            )
+    mask = by_user_edges(explanation.kept, explanation.baselines)
+    with guest(model):
+        model.eval()
+        with tap(model, mask, explanation.edge_map(), explanation.structure):
+            yield model

@@ -1,0 +1,136 @@
+"""What dropped edges are replaced by at first, and its scale: means over data of what layers send and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
+
+from graphmask.graphs import batches
+from graphmask.graphs.batches import Forward
+from graphmask.graphs.sites import Site, StandIn
+from graphmask.ops.moments import Moments
+from graphmask.tapping import behind
+from graphmask.tapping.capture import tap
+from graphmask.tapping.messages import Answer, Call, Mask, Messages
+from graphmask.tapping.trace import no_messages
+
+
+def observe(
+    model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...] | None
+) -> tuple[tuple[Site, ...], dict[int, list[Messages]], Tensor]:
+    """Sites, all messages of each, and the output."""
+    found: dict[int, list[Messages]] = {}
+
+    def visit(messages: Messages) -> None:
+        found.setdefault(messages.site, []).append(messages)
+
+    with tap(model, visit, batches.edge_map_of(batch), sites) as state:
+        output = batches.call(forward, model, batch)
+        if not state.sites:
+            raise no_messages()
+        if sites is not None:
+            state.check_complete()
+    return tuple(state.sites), found, output
+
+
+@dataclass
+class Seen:
+    """What was seen of the edges of a site, batch by batch."""
+
+    stand_in: StandIn
+    messages: list[Moments] = field(default_factory=list)
+    added: list[Moments] = field(default_factory=list)  #: to the layer's output, where stand-ins are
+    logits: list[Moments] = field(default_factory=list)
+    arguments: list[Moments] = field(default_factory=list)
+
+    @property
+    def replaced(self) -> list[Moments]:
+        """Of what a stand-in's first part takes the place."""
+        return self.added if self.stand_in.behind else self.messages
+
+    def add(self, pieces: list[Messages]) -> None:
+        _append(self.messages, torch.cat([piece.rows() for piece in pieces]))
+        logits = [piece.logits.reshape(len(piece.logits), -1) for piece in pieces if piece.logits is not None]
+        if logits:
+            _append(self.logits, torch.cat(logits))
+        if pieces[0].arguments:
+            _append(self.arguments, torch.cat([v.reshape(len(v), -1) for v in pieces[0].arguments.values()], 1))
+
+    def mean(self) -> Tensor:
+        """The mean of everything: a baseline."""
+        whole = self.stand_in.left_out(self.replaced[0].mean if self.replaced else torch.zeros(()))
+        sizes = [self.stand_in.message, self.stand_in.logits, self.stand_in.others - self.stand_in.logits]
+        for part, found in zip(whole.split(sizes), (self.replaced, self.logits, self.arguments), strict=True):
+            if found and len(part):
+                part.copy_(Moments.union(found).mean)
+        return whole
+
+
+def _append(moments: list[Moments], rows: Tensor) -> None:
+    if rows.shape[0]:
+        moments.append(Moments.of(rows.detach().to(torch.promote_types(rows.dtype, torch.float))))
+
+
+def see(model: nn.Module, forward: Forward, loader: Iterable[Any], sites: tuple[Site, ...]) -> list[Seen]:
+    """What every site shows on all batches."""
+    seen = [Seen(site.stand_in) for site in sites]
+    for batch in loader:
+        for site, pieces in observe(model, forward, batch, sites)[1].items():
+            seen[site].add(pieces)
+        see_added(model, forward, batch, sites, seen)
+    return seen
+
+
+def see_added(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...], seen: list[Seen]) -> None:
+    for number, site in enumerate(sites):
+        if site.stand_in.behind:
+            _append(seen[number].added, contributions(model, forward, batch, sites, number))
+
+
+@torch.no_grad()
+def contributions(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...], site: int) -> Tensor:
+    """[n, D] what all messages of a site together add to its layer's output, of nodes that receive any.
+
+    Where the layer sums, divided by how many they are: what one of them adds.
+    """
+    edge_map = batches.edge_map_of(batch)
+    layer = dict(model.named_modules()).get(sites[site].module, model)
+    turn = [number for number, other in enumerate(sites) if other.module == sites[site].module].index(site)
+    outputs: list[list[Tensor]] = []
+    degree = torch.zeros(0)
+
+    def mask(is_open: bool) -> Mask:
+        def at(call: Call) -> Answer:
+            nonlocal degree
+            if call.site == site:
+                found = torch.bincount(call.target, minlength=max(len(degree), 1))
+                found[: len(degree)] += degree.to(found)
+                degree = found if not is_open else degree
+            shut = call.site == site and not is_open
+            gate = torch.full(call.target.shape, not shut, device=call.target.device)
+            return gate, sites[call.site].stand_in.left_out(torch.zeros((), device=gate.device))
+
+        return Mask(at)
+
+    for is_open in (True, False):
+        found: list[Tensor] = []
+        handle = None
+        try:
+            with tap(model, mask(is_open), edge_map, sites):
+                # After the tap's own hook: what the layer's output has become.
+                handle = layer.register_forward_hook(lambda _, __, output, found=found: found.append(output.clone()))
+                batches.call(forward, model, batch)
+        finally:
+            if handle is not None:
+                handle.remove()
+        outputs.append(found)
+    difference = outputs[0][turn] - outputs[1][turn]
+    degree = torch.nn.functional.pad(degree, (0, len(difference) - len(degree))).to(difference.device)
+    rows = difference[degree > 0]
+    assert isinstance(layer, MessagePassing)
+    return rows if behind.averages(layer) else rows / degree[degree > 0][:, None]

@@ -1,0 +1,87 @@
+"""One run of the original model over a batch: its output, and what was read off every edge on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmask.errors import GraphMaskError
+from graphmask.graphs import batches
+from graphmask.graphs.batches import Forward
+from graphmask.graphs.edges import EdgeMap
+from graphmask.graphs.sites import Site
+from graphmask.tapping.capture import tap
+from graphmask.tapping.messages import Messages
+
+#: Reads one number per edge [E'] off the messages of a call.
+Look = Callable[[Messages], Tensor]
+
+
+@dataclass
+class Trace:
+    """What a run of the original model left behind. ``L`` sites, ``E`` edges as the user passed them."""
+
+    output: Tensor
+    sites: tuple[Site, ...]
+    edge_map: EdgeMap  #: of the user's edges, for further runs over the same graph
+    values: Tensor  #: [L, E] what was read; -inf where the site sends nothing along that edge
+    carried: Tensor  #: bool [L, E]; less than what was read where only some rows of the output are asked about
+    edge_type: Tensor | None = None  #: [E], from heterogeneous graphs and taps that know relations
+    edge_graph: Tensor | None = None  #: [E], from taps that know the batch
+    graphs: int | None = None
+    nodes: int | None = None  #: per graph, where all have as many
+
+    @property
+    def edge_index(self) -> Tensor:
+        """[2, E], the graph as the user passed it."""
+        assert self.edge_map.edge_index is not None
+        return self.edge_map.edge_index
+
+    def left_out(self) -> list[Tensor]:
+        """The baselines of methods that simply leave messages out."""
+        return [site.stand_in.left_out(self.output) for site in self.sites]
+
+
+def record(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...] | None, look: Look) -> Trace:
+    """Run the model; no message is kept longer than its layer needs it. ``sites=None`` finds the sites."""
+    columns: list[tuple[int, Tensor | None, Tensor]] = []
+    matrix: list[Messages] = []
+
+    def visit(messages: Messages) -> None:
+        columns.append((messages.site, messages.edges, look(messages)))
+        if messages.matrix is not None:
+            matrix.append(messages)
+
+    with torch.no_grad(), tap(model, visit, batches.edge_map_of(batch), sites) as state:
+        output = batches.call(forward, model, batch)
+        if not state.sites:
+            raise no_messages()
+        if sites is not None:
+            state.check_complete()
+    # One place more, for the layers' own self-loops (-1).
+    values = torch.full((len(state.sites), state.edge_map.count + 1), -torch.inf, device=output.device)
+    for site, edges, value in columns:
+        if edges is None:
+            values[site, :-1] = value
+        else:
+            values[site].put_(edges, value.to(values.dtype))
+    values = values[:, :-1]
+    trace = Trace(output, tuple(state.sites), state.edge_map, values, values > -torch.inf)
+    trace.edge_type = state.edge_map.edge_type
+    if matrix:
+        call = matrix[0].matrix
+        assert call is not None
+        trace.edge_graph, trace.edge_type = call.entries[0], call.entries[1]
+        trace.graphs, trace.nodes = call.adjacency.shape[0], call.adjacency.shape[-1]
+    return trace
+
+
+def no_messages() -> GraphMaskError:
+    return GraphMaskError(
+        "Expected the model to pass messages when it runs, but none of its message passing layers or taps "
+        "was called through hooks. Does its forward bypass them?"
+    )

@@ -1,0 +1,206 @@
+"""Several processes that work as one: which of them is this, and what do they have together?
+
+Started by ``accelerate launch``, ``torchrun`` or Slurm, processes find each other through Hugging Face accelerate
+(gloo between processors, NCCL between GPUs). A process on its own is a team of one, for which all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmask.errors import GraphMaskError
+from graphmask.launch import first, launched
+
+__all__ = ["ALONE", "Team", "WorkerLost", "first", "launched", "team"]
+
+#: Seconds to wait for the others, unless the environment says otherwise: a batch or a verdict takes less.
+TIMEOUT, TIMEOUT_VARIABLE = 1800.0, "GRAPHMASK_TIMEOUT"
+CPU = torch.device("cpu")
+
+
+class WorkerLost(GraphMaskError):
+    """Another process of the team ended, or does not answer."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """``size`` processes that all run the same program; this one is number ``rank``. Every one must call alike."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = CPU
+
+    @property
+    def first(self) -> bool:
+        """Whose word and whose files count."""
+        return self.rank == 0
+
+    def sum(self, value: Tensor) -> Tensor:
+        """Over all processes; the same bits in each."""
+        if self.size == 1:
+            return value
+        from accelerate.utils import reduce
+
+        with self._answered():
+            return reduce(value.to(self.device), "sum").to(value.device)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each process holds, by rank."""
+        if self.size == 1:
+            return [value]
+        from accelerate.utils import gather_object
+
+        with self._answered():
+            return gather_object([value])
+
+    def align(self, module: nn.Module) -> None:
+        """Parameters and buffers of the first process, everywhere."""
+        if self.size == 1:
+            return
+        from accelerate.utils import broadcast
+
+        with self._answered(), torch.no_grad():
+            for mine in module.state_dict().values():
+                mine.copy_(broadcast(mine.clone().to(self.device)))
+
+    def wait(self) -> None:
+        """Until all are here."""
+        self.sum(torch.zeros(1))
+
+    def agree(self, what: dict[str, Any], advice: str) -> None:
+        """Raise, in every process, unless all came with the same."""
+        found = self.gather(what)
+        for key in what:
+            values = [one[key] for one in found]
+            if any(value != values[0] for value in values):
+                shown = ", ".join(str(value)[:40] for value in values[:4]) + (", ..." if len(values) > 4 else "")
+                raise GraphMaskError(f"Expected the same {key} in all {self.size} processes, got {shown}. {advice}")
+
+    def place(self, batch: Any) -> Any:
+        """The batch where this process computes."""
+        if self.device.type == "cpu":
+            return batch
+        from accelerate.utils import send_to_device
+
+        return send_to_device(batch, self.device)
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # what every backend of torch raises
+            told = re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". ")[0].strip()  # without the place in its source
+            raise WorkerLost(
+                f"A worker process ended or did not answer in time: process {self.rank} of {self.size} waited for it "
+                f"in vain ({told or type(error).__name__})."
+            ) from error
+
+
+ALONE = Team()
+
+
+def _on_cpu() -> bool:
+    """Was accelerate told so?"""
+    return os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
+
+
+def team(accelerator: Any = None) -> Team:
+    """The team this process is in; the first call lets the processes find each other.
+
+    ``accelerator`` is the user's own :class:`accelerate.Accelerator`, if there is one: its process group, time limit
+    and device are used.
+    """
+    count = launched()
+    if accelerator is None and count == 1:
+        if _on_cpu() and "MASTER_PORT" in os.environ and "WORLD_SIZE" not in os.environ:
+            warnings.warn(
+                "accelerate launch --cpu --num_processes N started one process: it needs --mpirun_hostfile for more. "
+                "Use torchrun --nproc-per-node N, or accelerate launch --multi_gpu.",
+                UserWarning,
+                stacklevel=3,
+            )
+        return ALONE
+    try:
+        from accelerate import PartialState
+    except ImportError as error:
+        raise GraphMaskError(
+            f"Expected accelerate to run in {count} processes, it is not installed. pip install graphmask[distributed]"
+        ) from error
+    state = accelerator
+    if state is None:
+        limit = timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE) or TIMEOUT))
+        on_cpu = _on_cpu() or not torch.cuda.is_available()
+        state = PartialState(cpu=on_cpu, timeout=limit)  # one that is there already stays as it is
+    if state.num_processes != count > 1:
+        raise GraphMaskError(
+            f"Expected accelerate to know of the {count} processes that were launched, it knows of "
+            f"{state.num_processes}. Without GPUs say so: Accelerator(cpu=True), or ACCELERATE_USE_CPU=true."
+        )
+    return Team(state.process_index, state.num_processes, state.device) if state.num_processes > 1 else ALONE
+
+
+def precision(accelerator: Any = None) -> str | None:
+    """What accelerate was told to compute in; None is the model's own."""
+    told = os.environ.get("ACCELERATE_MIXED_PRECISION") if accelerator is None else accelerator.mixed_precision
+    return None if told in (None, "", "no") else told
+
+
+# Batches ---------------------------------------------------------------------------------------------------
+
+
+def groups(loader: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Consecutive batches of a loader, ``size`` at a time; the last may be fewer."""
+    group: list[Any] = []
+    for batch in loader:
+        group.append(batch)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def shares(loader: Iterable[Any], team: Team, accumulate: int = 1) -> Iterator[list[Any]]:
+    """Step by step, this process's batches: of every ``size * accumulate`` consecutive ones, each ``size``-th.
+
+    Every process gets as many steps; in the last one, its share may be empty.
+    """
+    steps = groups(loader, team.size * accumulate)
+    if team.size * accumulate > 1:
+        steps = groups(_apart(loader, team.rank), team.size * accumulate)
+    for group in steps:
+        yield [team.place(batch) for batch in group[team.rank :: team.size]]
+
+
+def _apart(loader: Iterable[Any], rank: int) -> Iterator[Any]:
+    """The loader draws from one random state, alike in all processes; the model from another, in each its own."""
+    batches = iter(loader)
+    common = torch.get_rng_state()
+    torch.manual_seed(torch.initial_seed() + 7_919 * (rank + 1))
+    while True:
+        own = torch.get_rng_state()
+        torch.set_rng_state(common)
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        finally:
+            common = torch.get_rng_state()
+            torch.set_rng_state(own)
+        yield batch
+
+
+def in_order(team: Team, mine: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+    """What processes made of their batches, in the loader's order: batch ``n``, of ``sizes[n]``, was ``n % size``'s."""
+    found = [iter(theirs) for theirs in team.gather(list(mine))]
+    return [next(found[number % team.size]) for number, size in enumerate(sizes) for _ in range(size)]
