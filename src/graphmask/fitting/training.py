@@ -123,8 +123,8 @@ class Training:
 
     @property
     def noise(self) -> float:
-        """Less where hard gates do better than noisy ones: what noise alone costs says nothing about gates."""
-        return min(self.caution, 1.0)
+        """Less once the phase is drawn out, where hard gates do better than noisy ones: what noise alone costs."""
+        return min(self.caution, 1.0) if self.held else 1.0
 
     def rate(self) -> float:
         """Of learning, as a share of its height."""
