@@ -7,7 +7,8 @@
 
 from importlib.metadata import version
 
-from graphmask import _moved, methods
+from graphmask import methods
+from graphmask.attention_taps import AttentionTap
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask, load
 from graphmask.explanation import Explanation
@@ -15,11 +16,10 @@ from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.tapping.masking import masked
 from graphmask.tapping.taps import AdjacencyTap, MessageTap
 
-_moved.install()
-
 __version__ = version("graphmask")
 __all__ = [
     "AdjacencyTap",
+    "AttentionTap",
     "Explanation",
     "GraphMask",
     "GraphMaskError",
