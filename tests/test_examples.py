@@ -76,3 +76,12 @@ def test_molecules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found["NO2 and NH2 bonds used"] > 0.9
     assert found["other bonds used"] < 0.6
     assert "mutagen" in (tmp_path / "molecules.html").read_text()
+
+
+def test_transformer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = load("transformer", monkeypatch).main(tmp_path, seed=0, epochs=10)
+    assert found["right"] > 0.97
+    assert found["faithful"] == 1.0
+    assert 0.0005 < found["kept"] < 0.1
+    assert found["idle heads"] >= 1
+    assert "[CLS]" in (tmp_path / "transformer.html").read_text()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from graphmask.explainer import GraphMask, load
     from graphmask.explanation import Explanation
     from graphmask.hetero_explanation import HeteroExplanation
+    from graphmask.tapping.attention_taps import AttentionTap
     from graphmask.tapping.masking import masked
     from graphmask.tapping.taps import AdjacencyTap, MessageTap
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdjacencyTap",
+    "AttentionTap",
     "Explanation",
     "GraphMask",
     "GraphMaskError",
@@ -41,6 +43,7 @@ __all__ = [
 #: Public name -> the module that has it.
 _WHERE = {
     "AdjacencyTap": "tapping.taps",
+    "AttentionTap": "tapping.attention_taps",
     "Explanation": "explanation",
     "GraphMask": "explainer",
     "GraphMaskError": "errors",

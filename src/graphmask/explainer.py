@@ -66,6 +66,7 @@ class GraphMask(Method):
         precision: ``"bf16"`` runs the model under autocast, in `fit` and for every explanation; gates and divergence
             stay in full precision. By default as ``accelerate`` was told, else the model's own.
         recompute: fit in less memory: PyG layers run again in the backward pass instead of keeping their messages.
+        heads: of attention: ``"each"`` head has gates of its own, as relations do, or all ``"together"`` share them.
     """
 
     name = "graphmask"
@@ -82,8 +83,9 @@ class GraphMask(Method):
         hidden: int = 32,
         precision: str | None = None,
         recompute: bool = False,
+        heads: str = "each",
     ) -> None:
-        super().__init__(model, forward, divergence, tolerance, seed)
+        super().__init__(model, forward, divergence, tolerance, seed, heads=heads)
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
@@ -269,7 +271,9 @@ class GraphMask(Method):
             first = [team.place(several[0]), *(first if team.size * accumulate > 1 else ())]
         forward = batches.in_precision(self.forward, self.precision)
         seed = self.seed if self.recipe.drawn else 0
-        probe, output = Probe.discover(self.model, forward, first[0], self.hidden, seed, more=first[1:])
+        probe, output = Probe.discover(
+            self.model, forward, first[0], self.hidden, seed, more=first[1:], heads=self.heads
+        )
         probe.types, probe.recompute = types, self.recompute
         if not bool(torch.isfinite(output).all()):
             raise GraphMaskError(
@@ -386,6 +390,7 @@ def _load(
         recipe=Recipe(**description["recipe"]),
         hidden=description["hidden"],
         precision=description.get("precision"),
+        heads=description.get("heads", "each"),
     )
     if files.fingerprint(model) != description["model"]:
         raise GraphMaskError(
@@ -430,6 +435,7 @@ def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
         "hidden": explainer.hidden,
         "recipe": asdict(explainer.recipe),
         "precision": explainer.precision,
+        "heads": explainer.heads,
         "divergence": explainer.divergence.state(),
         "custom_forward": explainer.forward is not batches.default_forward,
         "sites": [site.to_json() for site in probe.sites],

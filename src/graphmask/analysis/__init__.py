@@ -6,6 +6,7 @@ Explanations are read once, in blocks: a store of millions streams through. Tabl
 
 from __future__ import annotations
 
+from graphmask.analysis.attention import heads, kinds
 from graphmask.analysis.audits import baseline_swap, frontier, mean_messages, tolerance_curve
 from graphmask.analysis.connections import connections
 from graphmask.analysis.edge_types import edge_types, edge_types_of_store, kept_by_type, type_overlap
@@ -38,10 +39,12 @@ __all__ = [
     "fleiss_kappa",
     "frontier",
     "ground_truth",
+    "heads",
     "inverses",
     "kept_by_distance",
     "kept_by_path_length",
     "kept_by_type",
+    "kinds",
     "layers_dropped",
     "list_paths",
     "mask_leakage",

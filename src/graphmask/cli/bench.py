@@ -11,8 +11,8 @@ from graphmask.cli.common import Json, Seed, console, show, write_json
 from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
-    help="Measure: cost (core, scale), gold over seeds (gold), parts of the recipe (ablation), memory (store, matrix), "
-    "other explainers (leaderboard), models that nobody tuned for (battery).",
+    help="Measure: cost (core, scale, transformer), gold over seeds (gold), parts of the recipe (ablation), memory "
+    "(store, matrix), other explainers (leaderboard), models that nobody tuned for (battery).",
     no_args_is_help=True,
 )
 
@@ -164,6 +164,37 @@ def matrix(json: Json = None) -> None:
         [[row["nodes"], row["call"] / 1e6, row["step"] / 1e6, *(row[key] for key in SHARES)] for row in found],
     )
     write_json(json, {"rows": found})
+
+
+@app.command("transformer")
+def transformer(
+    json: Json = None,
+    rounds: Annotated[int, typer.Option(help="Runs of either kind, in turns; the median counts.")] = 5,
+    steps: Annotated[int, typer.Option(help="Steps of training, of which the mean is taken.")] = 8,
+    heads: Annotated[str, typer.Option(help="Gates for each head, or together.")] = "each",
+) -> None:
+    """Explaining 32 sentences of 64 tokens on a model of MiniLM's size, beside one run of it: seconds and memory."""
+    from graphmask.experiments.bench.transformer import measure
+    from graphmask.tapping.attention import check_heads
+
+    found = measure(rounds, steps, check_heads(heads))
+    show(
+        f"{found['sentences']} sentences of {found['tokens']} tokens, eager attention, heads {heads}",
+        ["", "seconds", "forwards", "MB of new tensors", "over forward", "with the model's weights"],
+        [
+            ["forward", found["forward"], 1.0, found["forward_bytes"] / 1e6, 1.0, 1.0],
+            [
+                "explain",
+                found["explain"],
+                found["explain_ratio"],
+                found["explain_bytes"] / 1e6,
+                found["memory"],
+                found["memory_with_parameters"],
+            ],
+            ["a step of fit", found["step"], found["step_ratio"], "", "", ""],
+        ],
+    )
+    write_json(json, found)
 
 
 @app.command("leaderboard")

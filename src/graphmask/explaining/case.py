@@ -61,7 +61,8 @@ class Case:
         rows = trace.output.shape[0]
         if self.whole:
             return batches.unsplit(self.batch, trace.edge_index, rows)
-        return batches.split(self.batch, trace.edge_index, rows, trace.edge_graph, trace.graphs, trace.nodes)
+        nodes = trace.nodes if trace.sizes is None else trace.sizes
+        return batches.split(self.batch, trace.edge_index, rows, trace.edge_graph, trace.graphs, nodes)
 
     @cached_property
     def rank(self) -> Tensor:

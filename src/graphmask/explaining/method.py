@@ -31,6 +31,7 @@ from graphmask.store import Store
 from graphmask.store.columns import Metadata
 from graphmask.store.writing import write
 from graphmask.tapping import gradients
+from graphmask.tapping.attention import check_heads
 from graphmask.tapping.capture import check_model
 from graphmask.tapping.messages import Messages
 from graphmask.tapping.restore import freeze, guest
@@ -49,6 +50,7 @@ class Method(ABC):
             ``(original, masked) -> [rows]``; ``"auto"`` picks by the output.
         tolerance: the divergence that still counts as the same prediction.
         seed: makes everything reproducible.
+        heads: of attention: ``"each"`` head has gates of its own, as relations do, or all ``"together"`` share them.
     """
 
     name: ClassVar[str]
@@ -63,6 +65,8 @@ class Method(ABC):
         divergence: str | Function = "auto",
         tolerance: float = 0.03,
         seed: int = 0,
+        *,
+        heads: str = "each",
     ) -> None:
         if not isinstance(model, nn.Module):
             raise GraphMaskError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
@@ -71,7 +75,7 @@ class Method(ABC):
         self.forward = forward or batches.default_forward
         self.divergence = Divergence(divergence)
         self.tolerance = check_tolerance(tolerance)
-        self.seed = seed
+        self.seed, self.heads = seed, check_heads(heads)
         self.sites: tuple[Site, ...] | None = None
         self.types: Types | None = None  #: node and edge types of heterogeneous data, known with the sites
 
@@ -245,7 +249,7 @@ class Method(ABC):
         whole = index is not None or forward is not None
         forward = batches.in_precision(forward or self.forward, self.precision)
         types = agreed(self.types, batches.types_of(batch), where, self.sites is not None)
-        trace = record(self.model, forward, batch, self.sites, self.look)
+        trace = record(self.model, forward, batch, self.sites, self.look, self.heads)
         if not bool(torch.isfinite(trace.output).all()):
             raise GraphMaskError(
                 f"Expected finite model outputs, got NaN or infinity on {where}. Check the model on this data without "
@@ -377,6 +381,8 @@ def _nodes_per_graph(case: Case) -> list[int]:
     trace, count = case.trace, case.split.count
     if case.split.sizes is not None:
         return case.split.sizes.sum(1).tolist()
+    if trace.sizes is not None:
+        return [int(trace.sizes.sum())] if case.whole else trace.sizes.tolist()
     if trace.graphs is not None and trace.nodes is not None:
         return [trace.nodes * trace.graphs // count] * count
     node_graph = batches.tensor(case.batch, "batch")

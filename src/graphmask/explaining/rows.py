@@ -89,11 +89,16 @@ def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> T
     edges = trace.edge_index
     highest = int(edges.max()) + 1 if edges.numel() else 0
     nodes = max(batches.num_nodes_of(batch, edges) or 0, highest, (trace.graphs or 0) * (trace.nodes or 0))
+    if trace.sizes is not None:
+        nodes = int(trace.sizes.sum())
     at = torch.tensor(rows, device=edges.device)
     owner, graphs, per_graph = batches.tensor(batch, "batch"), 1, 1
     if trace.graphs is not None and trace.nodes is not None:
         graphs, per_graph = trace.graphs, max(count // trace.graphs, 1)
         owner = torch.arange(graphs, device=edges.device).repeat_interleave(trace.nodes)
+    elif trace.graphs is not None and trace.sizes is not None:
+        graphs, per_graph = trace.graphs, max(count // trace.graphs, 1)
+        owner = torch.arange(graphs, device=edges.device).repeat_interleave(trace.sizes)
     elif owner is not None and owner.numel():
         graphs = max(int(owner.max()) + 1, int(getattr(batch, "num_graphs", 0) or 0))
     read = torch.zeros(nodes, dtype=torch.bool, device=edges.device)

@@ -29,11 +29,16 @@ class SiteSpec:
     lifted: bool = False  #: the message is a node's row times a number
     matrix: bool = False
     relations: int = 1
+    heads: int = 0  #: of attention
 
     @classmethod
     def of(cls, pieces: list[Messages]) -> SiteSpec:
         """From the messages of all calls of a site on a first batch."""
         first = pieces[0]
+        if first.attended is not None:
+            seen = first.attended
+            message, source, target = seen.sizes()
+            return cls(message, source, target, {}, {}, 1, matrix=True, relations=seen.relations, heads=seen.heads)
         if first.matrix is not None:
             call = first.matrix
             size = call.nodes.shape[-1]

@@ -44,7 +44,8 @@ def sample(location: Tensor, generator: torch.Generator | None = None, *, rounde
 
 def probability_open(location: Tensor) -> Tensor:
     r""":math:`P(z \neq 0) = \sigma(\gamma - \tau \log(-l / r))`: the attribution score of an edge."""
-    return torch.sigmoid(location - EVEN)
+    moved = location - EVEN
+    return moved.sigmoid() if moved.requires_grad else moved.sigmoid_()  # there may be millions: one copy, not two
 
 
 def hard(location: Tensor) -> Tensor:

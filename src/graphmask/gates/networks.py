@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
+from graphmask.gates.attention import AttentionGate
 from graphmask.gates.base import INITIAL_LOCATION, Gate, SiteSpec, inverse_scale, linear
 from graphmask.gates.bilinear import BilinearGate
 from graphmask.ops.kernels import ALL, Columns, Rows, Standard, Top, fold, head, place
@@ -268,4 +269,6 @@ class EdgeGate(Gate):
 
 def build(spec: SiteSpec, hidden: int, generator: torch.Generator) -> Gate:
     """The gate network that fits a site."""
+    if spec.heads:
+        return AttentionGate(spec, hidden, generator)
     return (BilinearGate if spec.matrix else EdgeGate)(spec, hidden, generator)

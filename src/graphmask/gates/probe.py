@@ -180,12 +180,13 @@ class Probe(nn.Module):
         seed: int,
         sees: Callable[[SiteSpec], SiteSpec] = lambda spec: spec,
         more: Sequence[Any] = (),
+        heads: str = "each",
     ) -> tuple[Probe, Tensor]:
         """Find the sites by running the model once; take the scale of everything from its messages.
 
         ``sees`` may narrow what the gates look at; with ``more`` batches, the scale is that of all together.
         """
-        sites, found, output = observe(model, forward, batch, None)
+        sites, found, output = observe(model, forward, batch, None, heads)
         if any(site.stand_in.inputs for site in sites):  # what these arguments are is known only now
             found = observe(model, forward, batch, sites)[1]
         specs = [sees(SiteSpec.of(found[site])) for site in sorted(found)]

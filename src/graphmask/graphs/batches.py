@@ -43,10 +43,24 @@ def default_forward(model: nn.Module, batch: Any) -> Tensor:
     batch gets the batch itself. Of a sampled subgraph (`seeds_of`) only the rows of the seeds are returned. Of
     HeteroData, ``x_dict`` (or ``x``) is a dictionary by type.
     """
-    output, seeds = _matched(model, batch), seeds_of(batch)
+    output, seeds = _logits(_matched(model, batch), batch), seeds_of(batch)
     if seeds is None or not isinstance(output, Tensor) or output.dim() == 0 or seeds >= output.shape[0]:
         return output
     return output[:seeds] if output.shape[0] == num_nodes_of(batch, None) else output
+
+
+def _logits(output: Any, batch: Any) -> Any:
+    """Of what models of `transformers` return, the logits."""
+    logits, mask = getattr(output, "logits", None), tensor(batch, "attention_mask")
+    if isinstance(output, Tensor) or not isinstance(logits, Tensor):
+        return output
+    if logits.dim() > 2 and mask is not None and mask.shape == logits.shape[:2] and not bool(mask.all()):
+        raise GraphMaskError(
+            f"Expected logits with one row per sequence, or sequences without padding, got {tuple(logits.shape)} and "
+            "padding, whose logits mean nothing. Say which positions count: "
+            "GraphMask(model, forward=lambda model, batch: model(**batch).logits[:, 0])."
+        )
+    return logits
 
 
 def seeds_of(batch: Any) -> int | None:
@@ -316,12 +330,12 @@ def split(
     rows: int,
     graph_of_edge: Tensor | None = None,
     graphs: int | None = None,
-    nodes: int | None = None,
+    nodes: int | Tensor | None = None,
 ) -> Split:
     """Divide a batch into its graphs.
 
     ``graph_of_edge``, the number of ``graphs`` and of ``nodes`` in each come from taps that know them (adjacency
-    matrices).
+    matrices, attention).
     """
     device = edge_index.device
     if isinstance(batch, HeteroData):
@@ -331,6 +345,8 @@ def split(
         if rows % graphs:
             raise _unclear(rows, graphs)
         row_graph = torch.arange(graphs, device=device).repeat_interleave(rows // graphs)
+        if isinstance(nodes, Tensor):
+            return Split(graph_of_edge, row_graph, nodes.cumsum(0) - nodes, graphs, row_each=rows == graphs)
         return Split(graph_of_edge, row_graph, torch.arange(graphs, device=device) * (nodes or 0), graphs)
     node_graph = tensor(batch, "batch")
     if node_graph is None or node_graph.numel() == 0:

@@ -32,6 +32,7 @@ class EdgeMap:
 
     def __init__(self, edge_index: Tensor | None) -> None:
         self.edge_index = edge_index
+        self.pairs: Any = None  #: `attention.Pairs`, the last ones, where the edges are those of attention
         self.flipped = False  #: did the last call send against the edges' direction?
         self._last: tuple[Tensor, Tensor, bool] | None = None
 

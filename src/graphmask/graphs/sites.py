@@ -79,10 +79,11 @@ class Site:
     types: tuple[tuple[EdgeType, ...], ...] = ()  #: of a heterogeneous graph: the edge types that each call carries
     layer: str = ""  #: the same for sites next to each other that send at the same time, along other edge types each
     stand_in: StandIn = StandIn()  #: of a site that a file describes without: a message, and nothing else
+    heads: str = ""  #: of attention: has each head gates of its own, or do they share them? See `attention.HEADS`
 
     def to_json(self) -> dict[str, Any]:
         """Types and layer only where there are several types, a stand-in only where it is more than a message."""
-        found = {key: value for key, value in asdict(self).items() if key not in ("types", "layer") or value}
+        found = {key: value for key, value in asdict(self).items() if key not in ("types", "layer", "heads") or value}
         if not (self.stand_in.behind or self.stand_in.others):
             del found["stand_in"]
         return found
@@ -100,6 +101,7 @@ class Site:
             types,
             value.get("layer", ""),
             StandIn(**stand_in),
+            value.get("heads", ""),
         )
 
     def with_message(self, size: int) -> Site:

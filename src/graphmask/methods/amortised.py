@@ -84,7 +84,9 @@ class Amortised(Method):
 
     def _discover(self, loader: Iterable[Any]) -> tuple[Probe, Tensor]:
         (batch,), types = batches.first_few(loader, 1)
-        probe, output = Probe.discover(self.model, self.forward, batch, self.hidden, self.seed, self.sees)
+        probe, output = Probe.discover(
+            self.model, self.forward, batch, self.hidden, self.seed, self.sees, heads=self.heads
+        )
         probe.types = types
         return probe, output
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.gates.probe import Probe
 from graphmask.graphs import batches
@@ -64,6 +65,11 @@ class InformationBottleneck(Amortised):
         random_state = torch.get_rng_state()
 
         def capture(messages: Messages) -> None:
+            if messages.attended is not None:
+                raise GraphMaskError(
+                    f"Expected messages along lists of edges, got attention at {probe.sites[messages.site].name!r}: "
+                    "noise for every message of every pair would take a vector per pair. Use another method."
+                )
             with torch.enable_grad():
                 share = torch.sigmoid(probe.gate(messages.site)(messages))
                 own = None if messages.edges is None else messages.edges < 0

@@ -8,7 +8,8 @@ taps (`taps.py`), so that everything else in the library (gates, masking, other 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from torch_geometric.nn import MessagePassing, RGCNConv
 from graphmask.errors import GraphMaskError
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.sites import Site
-from graphmask.tapping import behind, edge_softmax
+from graphmask.tapping import attention_interface, attention_taps, behind, edge_softmax
+from graphmask.tapping.attention_taps import AttentionTap
 from graphmask.tapping.messages import Mask, Visit
 from graphmask.tapping.tapped import Tap
 from graphmask.tapping.taps import AdjacencyTap, MessageTap
@@ -39,12 +41,30 @@ def check_model(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise GraphMaskError(f"Expected a trained model, got one without a value for {name!r}. Run it once.")
-    if not any(isinstance(m, (MessagePassing, MessageTap, AdjacencyTap)) for m in model.modules()):
+    along_edges = any(isinstance(m, (MessagePassing, MessageTap, AdjacencyTap)) for m in model.modules())
+    attends = attention_interface.asks(model) or any(isinstance(m, AttentionTap) for m in model.modules())
+    if along_edges and attends:
         raise GraphMaskError(
-            "Expected a model with message passing: torch_geometric.nn.MessagePassing layers, or a MessageTap or "
-            f"AdjacencyTap where messages are, found none in {type(model).__name__}. "
-            "Place `self.tap = MessageTap()` in each layer and pass its messages through it."
+            f"Expected messages along the edges of a graph, or attention between tokens, got both in "
+            f"{type(model).__name__}. Run one part beforehand and explain the other: for instance, compute the token "
+            "states once and pass them to the graph layers as x."
         )
+    if along_edges:
+        return  # a MultiheadAttention beside it stays as it is: GPSConv's, for instance
+    attention_interface.check(model)
+    if attends or any(isinstance(m, nn.MultiheadAttention) for m in model.modules()):
+        return
+    if attention_interface.pretrained(model):
+        raise GraphMaskError(
+            f"Expected attention that is looked up in transformers' AttentionInterface, found none in "
+            f"{type(model).__name__}: it computes attention in a way of its own. Write that with a "
+            "graphmask.AttentionTap: `out = self.tap(query, key, value, mask)`."
+        )
+    raise GraphMaskError(
+        "Expected a model with message passing: torch_geometric.nn.MessagePassing layers, attention (Hugging Face's, "
+        "torch.nn.MultiheadAttention), or a MessageTap, AdjacencyTap or AttentionTap where messages are, found none "
+        f"in {type(model).__name__}. Place `self.tap = MessageTap()` in each layer and pass its messages through it."
+    )
 
 
 @contextmanager
@@ -55,19 +75,23 @@ def tap(
     sites: tuple[Site, ...] | None = None,
     *,
     recompute: bool = False,
+    heads: str = "each",
 ) -> Iterator[Tap]:
     """Inside, every message of ``model`` is shown to ``visit``, or replaced as a mask says; afterwards no hook is left.
 
     ``sites=None`` discovers the sites (in ``Tap.sites``). ``edge_index`` is the graph as the user passed it;
     without it the edges of the first site stand for it. Several runs over one graph may share an `EdgeMap`.
-    With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it.
+    With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it. ``heads`` says how attention
+    is gated where sites are discovered.
     """
-    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites)
+    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites, heads)
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
     switched: list[tuple[Any, str, Any]] = []
+    others = ExitStack()
     try:
         for name, module in model.named_modules():
             name = name or "model"
+            state.along_edges |= isinstance(module, (MessagePassing, MessageTap, AdjacencyTap))
             if isinstance(module, MessagePassing):
                 switched += _unfuse(state, module)
                 handles += _hook(state, name, module)
@@ -77,9 +101,12 @@ def tap(
             elif isinstance(module, (MessageTap, AdjacencyTap)):
                 switched.append((module, "handler", module.handler))
                 module.handler = _handler(state, name, module)
+        if not state.along_edges:
+            others.enter_context(_tap_attention(state, model))
         yield state
     finally:
         state.live = False
+        others.close()
         for handle in handles:
             handle.remove()
         _switch_back(switched)
@@ -192,6 +219,27 @@ def _hook_content(state: Tap, name: str, layer: MessagePassing) -> list[Any]:
         layer.register_edge_update_forward_hook(after_update),
         layer.register_message_forward_pre_hook(before_message),
     ]
+
+
+@contextmanager
+def _tap_attention(state: Tap, model: nn.Module) -> Iterator[None]:
+    """Attention asks ``state`` instead of computing."""
+    switched: list[tuple[Any, str, Any]] = []
+    with ExitStack() as stack:
+        stack.callback(_switch_back, switched)
+        for name, module in model.named_modules():
+            attend = partial(state.on_attention, name or "model")
+            if isinstance(module, AttentionTap):
+                switched.append((module, "handler", module.handler))
+                module.handler = attend
+            elif isinstance(module, nn.MultiheadAttention):
+                if not switched:
+                    stack.enter_context(attention_taps.slow_path())
+                switched.append((module, "forward", vars(module).get("forward", _ABSENT)))
+                module.forward = attention_taps.multihead(name, module, attend)  # type: ignore[method-assign]
+        verify = state.where.discovering
+        stack.enter_context(attention_interface.answered(model, state.on_attention, verify))
+        yield
 
 
 def _handler(state: Tap, name: str, module: nn.Module) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from torch_geometric.utils import is_sparse
 
 from graphmask.ops import fused
 from graphmask.ops.kernels import ALL, blend
+from graphmask.tapping.attention import Attended
 from graphmask.tapping.taps import MatrixCall
 
 
@@ -40,6 +41,7 @@ class Messages(Call):
     num_relations: int = 0  #: what the layer says of itself
     lifted: tuple[Tensor, Tensor | None] | None = None  #: (x [N, D], weight [E']) if the message may be weight * x_j
     matrix: MatrixCall | None = None  #: the adjacency-matrix form of the same
+    attended: Attended | None = None  #: where the layer is attention over sequences
     attention: Tensor | None = None  #: [E', ...] what the layer itself weighs messages by: attention or a gate
     logits: Tensor | None = None  #: [E', ...] what a softmax over edges compared before the messages were made
     arguments: dict[str, Tensor] = field(default_factory=dict)  #: [E, ...] of the layer, which it compares edges by
@@ -61,8 +63,16 @@ class Messages(Call):
         return self.value.movedim(self.edge_dim, 0).flatten(1) if self.value.dim() > 1 else self.value[:, None]
 
     def rows(self) -> Tensor:
-        """[E', D] as `flat`, and also of the adjacency-matrix form."""
+        """[E', D] as `flat`, and also of the adjacency-matrix form; of attention, one row per sender."""
+        if self.attended is not None:
+            return self.attended.values()
         return self.flat() if self.matrix is None else self.matrix.rows()
+
+    def compared(self) -> Tensor | None:
+        """[n, H] what a softmax over edges compared; None if there was none."""
+        if self.attended is not None:
+            return self.attended.logits()
+        return None if self.logits is None else self.logits.reshape(len(self.logits), -1)
 
     def spread(self, per_edge: Tensor) -> Tensor:
         """[E'] -> a shape that broadcasts against ``value``."""

@@ -21,7 +21,7 @@ from graphmask.tapping.trace import no_messages
 
 
 def observe(
-    model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...] | None
+    model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...] | None, heads: str = "each"
 ) -> tuple[tuple[Site, ...], dict[int, list[Messages]], Tensor]:
     """Sites, all messages of each, and the output."""
     found: dict[int, list[Messages]] = {}
@@ -29,7 +29,7 @@ def observe(
     def visit(messages: Messages) -> None:
         found.setdefault(messages.site, []).append(messages)
 
-    with tap(model, visit, batches.edge_map_of(batch), sites) as state:
+    with tap(model, visit, batches.edge_map_of(batch), sites, heads=heads) as state:
         output = batches.call(forward, model, batch)
         if not state.sites:
             raise no_messages()
@@ -55,7 +55,7 @@ class Seen:
 
     def add(self, pieces: list[Messages]) -> None:
         _append(self.messages, torch.cat([piece.rows() for piece in pieces]))
-        logits = [piece.logits.reshape(len(piece.logits), -1) for piece in pieces if piece.logits is not None]
+        logits = [found for piece in pieces if (found := piece.compared()) is not None]
         if logits:
             _append(self.logits, torch.cat(logits))
         if pieces[0].arguments:

@@ -16,6 +16,7 @@ from graphmask.graphs.edges import EdgeMap, effective_edges
 from graphmask.graphs.sites import ABSENT, Site
 from graphmask.tapping import behind, edge_arguments, edge_softmax
 from graphmask.tapping import messages as sent
+from graphmask.tapping.attention import Attended, Attention, Inputs, Pairs
 from graphmask.tapping.exchange import between, contents_exchanged, exchange_order
 from graphmask.tapping.locating import Locator
 from graphmask.tapping.messages import (
@@ -48,7 +49,9 @@ class _Underway:
 class Tap:
     """State of one tapping: which call comes next, which site it belongs to, which edges are whose."""
 
-    def __init__(self, visit: Visit | Mask, edge_map: EdgeMap, sites: tuple[Site, ...] | None) -> None:
+    def __init__(
+        self, visit: Visit | Mask, edge_map: EdgeMap, sites: tuple[Site, ...] | None, heads: str = "each"
+    ) -> None:
         self.visit = visit
         self.mask = visit if isinstance(visit, Mask) else None
         self.live = True
@@ -60,6 +63,8 @@ class Tap:
         self.dropped: dict[str, list[behind.Dropped]] = {}  # in this forward of the layer
         self.compared: set[str] = set()  # layers of which it was found out by which arguments they compare edges
         self.where = Locator(edge_map, sites)
+        self.along_edges = False  # has the model layers whose edges are the user's? Attention is left alone then
+        self.heads = next((site.heads for site in sites or () if site.heads), heads)
         #: Sites of the layers whose arguments are replaced.
         with_inputs = {site.module for site in sites or () if site.stand_in.inputs}
         self.silent = {
@@ -304,6 +309,8 @@ class Tap:
             site = self.sites[messages.site]
             width = messages.rows().shape[1] if messages.matrix is None else messages.matrix.messages.shape[-1]
             logits = 0 if messages.logits is None else math.prod(messages.logits.shape[1:])
+            if messages.attended is not None:
+                logits, site = messages.attended.heads, replace(site, heads=self.heads)
             stand_in = replace(site.stand_in, message=width, logits=max(site.stand_in.logits, logits))
             self.sites[messages.site] = replace(site, stand_in=stand_in)
         assert not isinstance(self.visit, Mask)
@@ -391,3 +398,36 @@ class Tap:
             order = exchange_order(self.mask.at(about)[0], self.mask.exchange)
             call.carried, call.weights = call.rows()[order], call.weights[order]
         return self.mask.at(about)
+
+    def on_attention(self, name: str, given: Inputs) -> Tensor:
+        """[B, H, N, D'] what attention comes to at this call."""
+        self.where.covered.pop(name, None)
+        attention = Attention(given, name)
+        pairs = self._pairs(attention)
+        edges = self.edge_map(pairs.edge_index, (), 0, name)
+        site, piece = self.where.locate(name, edges)
+        about = Call(site=site, piece=piece, source=pairs.edge_index[0], target=pairs.edge_index[1], edges=edges)
+        if self.mask is None:
+            attended = Attended(attention, pairs, attention.weights(attention.logits()))
+            messages = Messages(**vars(about), value=attention.value, edge_dim=0, attended=attended)
+            messages.attention = attended.per_gate()
+            self._look(messages)
+            return attended.weights @ attention.value
+        gate, baseline, *_ = self.mask.at(about)
+        stand_in = self.sites[site].stand_in
+        if baseline.dim() > 1:
+            baseline = pairs.per_sequence(baseline)
+        constant = stand_in.logits_of(baseline) if self.mask.logits is None else self.mask.logits(site)
+        size = (attention.heads, attention.value.shape[-1])
+        answer = pairs.spread(gate), stand_in.message_of(baseline).unflatten(-1, size), constant
+        if self.mask.exchange is not None:
+            return attention.exchanged(*answer, self.mask.exchange)
+        return attention.masked(*answer)
+
+    def _pairs(self, attention: Attention) -> Pairs:
+        """Layers, and runs over the same batch, share what they can: most have the same mask."""
+        allowed, relations = attention.pairs_allowed(), attention.heads if self.heads == "each" else 1
+        known = self.edge_map.pairs
+        if known is None or not known.is_of(allowed, relations):
+            known = self.edge_map.pairs = Pairs(allowed, relations)
+        return known

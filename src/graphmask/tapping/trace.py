@@ -14,6 +14,7 @@ from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.sites import Site
+from graphmask.tapping.attention import Attended
 from graphmask.tapping.capture import tap
 from graphmask.tapping.messages import Messages
 
@@ -34,6 +35,7 @@ class Trace:
     edge_graph: Tensor | None = None  #: [E], from taps that know the batch
     graphs: int | None = None
     nodes: int | None = None  #: per graph, where all have as many
+    sizes: Tensor | None = None  #: [G] nodes of each graph, from attention
 
     @property
     def edge_index(self) -> Tensor:
@@ -46,30 +48,52 @@ class Trace:
         return [site.stand_in.left_out(self.output) for site in self.sites]
 
 
-def record(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...] | None, look: Look) -> Trace:
+def record(
+    model: nn.Module,
+    forward: Forward,
+    batch: Any,
+    sites: tuple[Site, ...] | None,
+    look: Look,
+    heads: str = "each",
+) -> Trace:
     """Run the model; no message is kept longer than its layer needs it. ``sites=None`` finds the sites."""
     columns: list[tuple[int, Tensor | None, Tensor]] = []
+    whole: list[Tensor] = []  # [L, E] at once, where all sites send along all edges in their order
     matrix: list[Messages] = []
+    attended: list[Attended] = []
 
     def visit(messages: Messages) -> None:
-        columns.append((messages.site, messages.edges, look(messages)))
+        value = look(messages)
+        if sites is not None and messages.attended is not None and messages.edges is None:
+            if not whole:
+                whole.append(value.new_full((len(sites), len(value)), -torch.inf))
+            whole[0][messages.site] = value  # and not kept twice: there may be millions
+        else:
+            columns.append((messages.site, messages.edges, value))
         if messages.matrix is not None:
             matrix.append(messages)
+        if messages.attended is not None and not attended:
+            attended.append(messages.attended)
 
-    with torch.no_grad(), tap(model, visit, batches.edge_map_of(batch), sites) as state:
+    with torch.no_grad(), tap(model, visit, batches.edge_map_of(batch), sites, heads=heads) as state:
         output = batches.call(forward, model, batch)
         if not state.sites:
             raise no_messages()
         if sites is not None:
             state.check_complete()
-    # One place more, for the layers' own self-loops (-1).
-    values = torch.full((len(state.sites), state.edge_map.count + 1), -torch.inf, device=output.device)
-    for site, edges, value in columns:
-        if edges is None:
-            values[site, :-1] = value
-        else:
-            values[site].put_(edges, value.to(values.dtype))
-    values = values[:, :-1]
+    # One place more than edges, for the layers' own self-loops (-1).
+    if whole and not columns:
+        values = whole[0]
+    else:
+        values = torch.full((len(state.sites), state.edge_map.count + 1), -torch.inf, device=output.device)
+        if whole:
+            values[:, :-1] = whole[0]
+        for site, edges, value in columns:
+            if edges is None:
+                values[site, :-1] = value
+            else:
+                values[site].put_(edges, value.to(values.dtype))
+        values = values[:, :-1]
     trace = Trace(output, tuple(state.sites), state.edge_map, values, values > -torch.inf)
     trace.edge_type = state.edge_map.edge_type
     if matrix:
@@ -77,6 +101,10 @@ def record(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ..
         assert call is not None
         trace.edge_graph, trace.edge_type = call.entries[0], call.entries[1]
         trace.graphs, trace.nodes = call.adjacency.shape[0], call.adjacency.shape[-1]
+    if attended:
+        pairs = attended[0].pairs
+        trace.edge_graph, trace.graphs, trace.sizes = pairs.edge_graph, pairs.shape[0], pairs.sizes
+        trace.edge_type = pairs.edge_type if attended[0].relations > 1 else None
     return trace
 
 

@@ -1,0 +1,31 @@
+"""Masked attention, pair by pair and in double precision, as the definition reads."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def masked_attention(
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, gate: Tensor, baseline: Tensor, constant: Tensor
+) -> Tensor:
+    """[H, N, D'] of one sequence: [H, N, D] queries, keys and values; bool [N, N]; gates [H, N, N]; [H, D'] and [H]."""
+    heads, count, width = query.shape
+    out = torch.zeros(heads, count, value.shape[-1], dtype=torch.float64)
+    for h in range(heads):
+        for i in range(count):
+            logits: dict[int, float] = {}
+            for j in range(count):
+                if allowed[i, j]:
+                    own = float(query[h, i].double() @ key[h, j].double()) / math.sqrt(width)
+                    z = float(gate[h, i, j])
+                    logits[j] = z * own + (1 - z) * float(constant[h])
+            top = max(logits.values(), default=0.0)
+            total = sum(math.exp(logit - top) for logit in logits.values())
+            for j, logit in logits.items():
+                z = float(gate[h, i, j])
+                sent = z * value[h, j].double() + (1 - z) * baseline[h].double()
+                out[h, i] += math.exp(logit - top) / total * sent
+    return out
