@@ -94,14 +94,16 @@ def test_the_sparsest_that_meets_the_tolerance_is_chosen() -> None:
     def candidate(divergence: float, *retained: float, at: float = 0.0, rung: int = -1) -> Candidate:
         return Candidate((at,) * len(retained), Verdict(divergence, 0.0, retained), rung)
 
-    everything, much, little = candidate(0.0, 1.0, 1.0), candidate(0.01, 0.5, 0.7), candidate(0.02, 0.1, 0.3, rung=1)
+    everything, much, little = candidate(0.0, 1.0, 1.0), candidate(0.01, 0.5, 0.7), candidate(0.02, 0.1, 0.3)
     nothing, same = candidate(0.5, 0.0, 0.0), candidate(0.01, 0.1, 0.3, at=2.0)
-    for order in itertools.permutations([everything, much, little, nothing, same]):
+    early = candidate(0.001, 0.6, 0.6, rung=1)
+    for order in itertools.permutations([everything, much, little, nothing, same, early]):
         assert choose(order, 0.03) is little  # the same share, nearer to the trained thresholds
         assert choose(order, 0.02) is same
         assert choose(order, 1.0) is nothing
+        assert choose(order, 0.0105) is same  # nothing of the last state meets it with a margin: the means count
+        assert choose(order, 0.0095) is early  # nor do these: a snapshot
         assert choose(order, 1e-6) is None  # keeping everything is no choice
-        assert choose(order, 0.0105) in (much, same)  # nothing meets it with a margin: the means count
     assert choose([nothing, much], 1e-3) is None
 
 

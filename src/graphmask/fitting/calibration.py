@@ -228,16 +228,21 @@ class Candidate:
 
 
 def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
-    """The candidate that keeps least among those that drop something and meet the tolerance.
+    """The candidate that keeps least among those that drop something and meet the tolerance; None if none does.
 
-    If none does, among those whose means are within it; if there are none either, None. Of candidates that keep the
-    same, the one nearest to the trained thresholds, where unseen edges are least likely to fall on the wrong side.
+    The last state counts first: a snapshot, taken when less was aimed at, keeps much more. So of the last state the
+    candidates that meet the tolerance, then those whose means are within it; then the snapshots alike. Of candidates
+    that keep the same, the one nearest to the trained thresholds, where unseen edges are least likely to fall on the
+    wrong side.
     """
     dropping = [candidate for candidate in candidates if not candidate.verdict.all_open]
-    fine = [candidate for candidate in dropping if candidate.verdict.meets(tolerance)]
-    fine = fine or [candidate for candidate in dropping if candidate.verdict.holds(tolerance)]
-    key = lambda found: (round(found.verdict.share, 6), sum(map(abs, found.thresholds)))  # noqa: E731
-    return min(fine, key=key, default=None)
+    for last in (True, False):
+        some = [candidate for candidate in dropping if (candidate.rung < 0) is last]
+        fine = [candidate for candidate in some if candidate.verdict.meets(tolerance)]
+        fine = fine or [candidate for candidate in some if candidate.verdict.holds(tolerance)]
+        if fine:
+            return min(fine, key=lambda found: (round(found.verdict.share, 6), sum(map(abs, found.thresholds))))
+    return None
 
 
 def shifted(judge: Judge, thresholds: Sequence[float], offsets: Sequence[float], rung: int = -1) -> list[Candidate]:
