@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphmask import GraphMask, GraphMaskError, gates
+from graphmask import GraphMask, GraphMaskError
 from graphmask.fitting.training import Recipe
 from graphmask.gates import BilinearGate, EdgeGate, SiteSpec, build
+from graphmask.gates import networks as gates
 from graphmask.ops import kernels
 from graphmask.ops.kernels import clamp
 from graphmask.tapping.messages import Messages

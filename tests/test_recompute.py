@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, RGCNConv, SAGEConv
 
-from graphmask import GraphMask, gates
+from graphmask import GraphMask
 from graphmask.experiments.bench.memory import peak_bytes
+from graphmask.gates import networks as gates
 from graphmask.gates.probe import Probe
 from graphmask.graphs.batches import default_forward
 from graphmask.tapping import tapped

@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
+from graphmask.launch import first, launched
+
+__all__ = ["ALONE", "Team", "WorkerLost", "first", "launched", "team"]
 
 #: Seconds to wait for the others, unless the environment says otherwise: a batch or a verdict takes less.
 TIMEOUT, TIMEOUT_VARIABLE = 1800.0, "GRAPHMASK_TIMEOUT"
 CPU = torch.device("cpu")
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 class WorkerLost(GraphMaskError):
@@ -107,19 +109,9 @@ class Team:
 ALONE = Team()
 
 
-def launched() -> int:
-    """How many processes the launcher started."""
-    return max([1, *(int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdigit())])
-
-
 def _on_cpu() -> bool:
     """Was accelerate told so?"""
     return os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
-
-
-def first() -> bool:
-    """Is this the process that speaks? Known before the others are."""
-    return launched() == 1 or int(os.environ.get("RANK", os.environ.get("PMI_RANK", "0"))) == 0
 
 
 def team(accelerator: Any = None) -> Team:

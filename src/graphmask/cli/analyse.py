@@ -11,8 +11,6 @@ import typer
 
 from graphmask.cli.common import Json, console, show, write_json
 from graphmask.errors import GraphMaskError
-from graphmask.files import write_bytes
-from graphmask.fitting.progress import steps
 
 if TYPE_CHECKING:
     from graphmask.analysis import everything
@@ -25,14 +23,15 @@ def analyse(
     json: Json = None,
 ) -> None:
     """Which edge types, which paths, how stable, is what is kept needed: one table each, as CSV and JSON."""
+    if fits < 1:
+        raise GraphMaskError(f"Expected --fits to be 1 or more, got {fits}.")
     from graphmask import store
     from graphmask.analysis import everything, stability
     from graphmask.cli import qa, srl
     from graphmask.experiments import folder as folders
     from graphmask.experiments import runner
+    from graphmask.fitting.progress import steps
 
-    if fits < 1:
-        raise GraphMaskError(f"Expected --fits to be 1 or more, got {fits}.")
     study = {"srl": srl.analyse, "qa": qa.analyse}.get(folders.task_of(folder) or "")
     if study:
         return study(folder, fits, rows, json)
@@ -70,6 +69,8 @@ def analyse(
 
 def collect(tables: Iterable[everything.Named], count: int) -> list[everything.Named]:
     """The tables of a study as they are ready, with a bar of so many steps."""
+    from graphmask.fitting.progress import steps
+
     found = []
     with steps(count, enabled=True) as step:
         step("tables")
@@ -81,6 +82,8 @@ def collect(tables: Iterable[everything.Named], count: int) -> list[everything.N
 
 def write_tables(folder: Path, found: Iterable[everything.Named], rows: int) -> dict[str, Any]:
     """Show the tables and write them: each as CSV, all as JSON, where `graphmask report` finds them."""
+    from graphmask.files import write_bytes
+
     figures: dict[str, Any] = {}
     for name, title, frame, note in found:
         cells = [[_short(cell) for cell in row] for row in frame.head(rows).rows()]

@@ -6,28 +6,29 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from graphmask import experiments, team
-from graphmask.experiments.runner import Run
-from graphmask.files import write_bytes
-from graphmask.report.build import write_page
-from graphmask.report.page import Table
+from graphmask.launch import first
+
+if TYPE_CHECKING:
+    from graphmask.experiments.runner import Run
 
 Seed = Annotated[int, typer.Option(help="Seed of data, model and gates.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
 Out = Annotated[Path, typer.Option(help="Folder for what is written.")]
 
 #: Of several processes one speaks and writes.
-console = Console(quiet=not team.first())
+console = Console(quiet=not first())
 
 
 def write_json(path: Path | None, figures: dict[str, Any]) -> None:
-    if path is not None and team.first():
+    if path is not None and first():
+        from graphmask.files import write_bytes
+
         write_bytes(path, (json.dumps(figures, indent=2) + "\n").encode())
         console.print(f"figures: {path}", highlight=False)
 
@@ -52,6 +53,10 @@ def gold_rows(figures: dict[str, Any]) -> list[list[Any]]:
 
 def write_task_page(path: Path, run: Run, name: str, examples: int = 6) -> Path:
     """The page of a run: a few fresh graphs explained as the figures are, without repair, with the gold."""
+    from graphmask import experiments
+    from graphmask.report.build import write_page
+    from graphmask.report.page import Table
+
     task = experiments.get(name)
     graphs = task.generate(8 * examples, seed=run.figures["seed"] + 424_242, batch_size=1)
     # Where much must be kept there is more to see.

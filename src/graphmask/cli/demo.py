@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphmask.cli.common import Json, Out, Seed, console, gold_rows, show, write_json, write_task_page
-from graphmask.experiments import runner
 
 
 def demo(seed: Seed = 0, out: Out = Path("out/demo"), json: Json = None) -> None:
     """Train a star-graph model, fit GraphMask, compare with the known answer, write a page."""
+    from graphmask.experiments import runner
+
     console.print(
         "A model is shown a star of coloured edges and asked: are there more of one colour than of another?\n"
         "It must count the edges of those two colours, and no others. Does GraphMask find that out?\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphmask.cli.common import console, show, write_json
-from graphmask.store.files import require
 
 TIMES = ("train_cpu_seconds", "fit_seconds")
 ROWS = (
@@ -25,6 +24,7 @@ def run(
     seed: int, tolerance: float | None, data: Path | None, preset: str, out: Path | None, json: Path | None
 ) -> None:
     from graphmask.experiments.qa import experiment
+    from graphmask.store.files import require
 
     require()  # what is written at the end must not fail for a missing package
     out = out or Path("out") / "qa"

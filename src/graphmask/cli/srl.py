@@ -6,7 +6,6 @@ import json as js
 from pathlib import Path
 
 from graphmask.cli.common import console, show, write_json
-from graphmask.store.files import require
 
 TIMES = ("train_cpu_seconds", "fit_seconds")
 ROWS = ("f1", "masked_f1", "f1_change", "retained", "divergence", "flips", "faithful", *TIMES)
@@ -24,6 +23,7 @@ def run(
     predicted: bool,
 ) -> None:
     from graphmask.experiments.srl import experiment
+    from graphmask.store.files import require
 
     require()  # what is written at the end must not fail for a missing package
     out = out or Path("out") / f"srl-{model}"

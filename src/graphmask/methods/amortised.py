@@ -19,6 +19,7 @@ from graphmask.graphs import batches
 from graphmask.tapping import gradients
 from graphmask.tapping.messages import Messages
 from graphmask.tapping.restore import freeze, guest
+from graphmask.wrapped_batches import graphs_of
 
 
 class Amortised(Method):
@@ -52,6 +53,7 @@ class Amortised(Method):
         progress: bool = True,
     ) -> None:
         """Train on batches of graphs; ``validation`` is not needed."""
+        loader = graphs_of(loader, self.forward)
         with guest(self.model):
             count = batches.scan(loader, "the loader")
             epochs = epochs or -(-self.steps // count)

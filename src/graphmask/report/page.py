@@ -59,6 +59,21 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """What a graph is of which an `Example` shows a part. Counts are of the whole graph."""
+
+    nodes: int
+    edges: int
+    kept_edges: int  # kept at some site
+    messages: int
+    kept: int  # messages
+    numbers: list[int]  # of the example's edges, in the whole graph
+    drawn: list[int]  # which of the example's edges are drawn; the others are in the table
+    gold: Any = None  # [L, E] of the example's edges
+    agreement: str = ""  # with the right answer
+
+
+@dataclass(frozen=True)
 class Example:
     """One explanation in plain Python. ``L`` sites, ``E`` edges."""
 
@@ -89,6 +104,9 @@ class Example:
     label: str | None = None
     predicted: str | None = None
     error: float | None = None  # share of output rows where they differ; None when not known
+    asked: tuple[int, ...] = ()  # nodes that the explanation is about; none where it is about the graph
+    whole: Whole | None = None  # None where this is all of it
+    class_names: tuple[str, ...] = ()  # of the outputs, where there is one row of them
 
     def __post_init__(self) -> None:
         grids: dict[str, list[Any] | None] = {"kept": self.kept, "scores": self.scores, "gated": self.gated}
@@ -147,14 +165,16 @@ def render(
     title: str,
     verdict: str,
     tables: Sequence[Table] = (),
+    charts: Sequence[Any] = (),
     figures: Sequence[tuple[str, str]] | None = None,
     contents: bool = False,
     remark: str = "",
 ) -> str:
     """The complete HTML document.
 
-    ``figures`` are (number, what it is) for the top, by default over the examples; with ``contents`` there are
-    links to the sections; ``remark`` stands above the examples.
+    ``charts`` (see :mod:`graphmask.report.charts`) stand at the top, each folds out into its table; where there are
+    any, ``tables`` follow the examples. ``figures`` are (number, what it is) for the top, by default over the examples;
+    with ``contents`` there are links to the sections; ``remark`` stands above the examples.
     """
     slots = type_slots(label for example in examples for label in example.edge_types or ())
     cards = [_card(example, slots) for example in examples]
@@ -172,10 +192,11 @@ def render(
     return environment.get_template("page.html.jinja").render(
         title=title,
         verdict=verdict,
-        tables=[_aligned(number, table) for number, table in enumerate(tables)],
+        tables=[_aligned(number, table) for number, table in enumerate(tables, start=len(charts))],
+        charts=[(chart, _aligned(number, chart.table)) for number, chart in enumerate(charts)],
         cards=cards,
         figures=_figures(examples) if figures is None else figures,
-        contents=contents and bool(tables),
+        contents=contents and bool(tables or charts),
         remark=remark,
         any_error=any(example.error is not None for example in examples),
         style=Markup((here / "page.css").read_text(encoding="utf-8")),
@@ -288,16 +309,15 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
     remarks = []
     drawn, tabled = list(edges), list(edges)
     asked = None if example.question is None else _question(example, example.question, slots)
-    if len(edges) > DRAW_ALL_EDGES_UP_TO:
+    whole = example.whole
+    if whole is not None or len(edges) > DRAW_ALL_EDGES_UP_TO:
         tabled = sorted(by_score[:TABLE_ROWS])
     if asked is not None:
         drawn = asked["drawing"].edges
-    elif len(edges) > DRAW_ALL_EDGES_UP_TO:
+    elif whole is not None or len(edges) > DRAW_ALL_EDGES_UP_TO:
         kept = [e for e in by_score if KEPT in state[e]]
-        drawn = sorted(kept[:DRAW_AT_MOST])
-        remarks.append(f"This graph has {len(edges):,} edges: the drawings show only kept edges and their nodes.")
-        if len(kept) > DRAW_AT_MOST:
-            remarks.append(f"Of {len(kept):,} kept edges the {DRAW_AT_MOST:,} with the highest score are drawn.")
+        drawn = sorted(kept[:DRAW_AT_MOST]) if whole is None else whole.drawn
+        remarks += _cut(example, len(kept), len(drawn))
     if not any(KEPT in row for row in state):
         remarks.append(
             "No edge is kept: within the tolerance, this output does not depend on any message."
@@ -307,7 +327,7 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
     if asked is not None:
         nodes = sorted(pill.node for pill in asked["drawing"].pills)
     elif len(drawn) < len(edges):
-        nodes = sorted({v for e in drawn for v in example.edges[e]})
+        nodes = sorted({*example.asked, *(v for e in drawn for v in example.edges[e])})
     else:
         nodes = list(range(example.num_nodes))
     labels = example.node_labels or example.tokens or [str(v) for v in range(example.num_nodes)]
@@ -349,13 +369,18 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
             -1 if example.error is None else example.error,
         ],
     }
+    if example.asked:
+        data["asked"] = example.asked
+    if whole is not None:
+        data["numbers"] = {e: whole.numbers[e] for e in tabled}
     if any(example.reverse):
         data["reverse"] = [int(value) for value in example.reverse]
     if example.tokens is not None and len(example.tokens) <= LONGEST_SENTENCE:
         data["sentence"] = _sentence(example, drawn, state)
     elif example.tokens is not None:
         remarks.append(f"No sentence view: {len(example.tokens):,} tokens are too many for a row.")
-    hidden = len(edges) - len(tabled)
+    total = len(edges) if whole is None else whole.edges
+    hidden = total - len(tabled)
     return {
         "example": example,
         "data": data,
@@ -363,15 +388,33 @@ def _card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
         "legend": [(label, _style_of(slots[label])) for label in types[:LEGEND_TYPES]],
         "more_types": max(0, len(types) - LEGEND_TYPES),
         "has_silent": any(SILENT in state[e] for e in drawn),
-        "table_note": f"The {TABLE_ROWS} highest scoring of {len(edges):,} edges." if hidden else "",
-        "messages": sum(map(sum, example.gated)),
-        "kept": sum(row.count(KEPT) for row in state),
-        "agreement": _agreement(example),
+        "table_note": f"The {TABLE_ROWS} highest scoring of {total:,} edges." if hidden else "",
+        "messages": sum(map(sum, example.gated)) if whole is None else whole.messages,
+        "kept": sum(row.count(KEPT) for row in state) if whole is None else whole.kept,
+        "agreement": _agreement(example) if whole is None else whole.agreement,
         "bar": _tolerance_bar(example),
         # With names of candidates, numbers of outputs would say the same once more.
         "outputs": [] if example.question is not None and example.question.before else _outputs(example),
         "question": asked,
     }
+
+
+def _cut(example: Example, kept: int, drawn: int) -> list[str]:
+    """What a drawing leaves out, in words."""
+    whole = example.whole
+    edges, nodes, kept = (
+        (len(example.edges), example.num_nodes, kept) if whole is None else (whole.edges, whole.nodes, whole.kept_edges)
+    )
+    of = f"{edges:,} edges" if whole is None else f"{edges:,} edges and {nodes:,} nodes"
+    found = [f"This graph has {of}: the drawings show only kept edges and their nodes."]
+    if kept > drawn and example.asked:
+        found.append(
+            f"Of {kept:,} kept edges {drawn:,} are drawn: those on paths to what was asked about, then those with the "
+            "highest score. Paths are those of the edges that are drawn."
+        )
+    elif kept > drawn:
+        found.append(f"Of {kept:,} kept edges the {drawn:,} with the highest score are drawn.")
+    return found
 
 
 def _sentence(example: Example, drawn: Sequence[int], state: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -451,9 +494,10 @@ def _outputs(example: Example) -> list[dict[str, Any]]:
 
     zero = round(-100 * low / span, 2)
     texts = in_line([v for pair in pairs for v in pair])
+    names = example.class_names if len(example.class_names) >= len(example.original) else map(str, range(len(pairs)))
     return [
-        {"before": before, "after": after, "bars": (bar(a), bar(b)), "zero": zero}
-        for (a, b), before, after in zip(pairs, texts[::2], texts[1::2], strict=True)
+        {"name": name, "before": before, "after": after, "bars": (bar(a), bar(b)), "zero": zero}
+        for (a, b), before, after, name in zip(pairs, texts[::2], texts[1::2], names, strict=False)
     ]
 
 
@@ -468,7 +512,10 @@ def _agreement(example: Example) -> str:
         if carries
     ]
     right, found = sum(g for g, _ in pairs), sum(g and k for g, k in pairs)
-    extra = sum(k and not g for g, k in pairs)
+    return agreement(right, found, sum(k and not g for g, k in pairs))
+
+
+def agreement(right: int, found: int, extra: int) -> str:
     return f"{found} of {right} right messages found, {extra or 'none'} too many"
 
 
@@ -479,8 +526,8 @@ def _figures(examples: Sequence[Example]) -> list[tuple[str, str]]:
     n = len(examples)
     faithful = sum(example.faithful for example in examples)
     figures = [
-        (f"{faithful:,} of {n:,}", "faithful"),
-        (percent(sum(example.retained for example in examples) / n), "retained, mean of graphs"),
+        (f"{faithful:,} of {n:,}", "within tolerance"),
+        (percent(sum(example.retained for example in examples) / n), "kept, mean of graphs"),
         (number(max(example.divergence for example in examples)), "largest divergence"),
     ]
     told = [example.same_prediction for example in examples if example.same_prediction is not None]

@@ -55,9 +55,7 @@ def _is_integers(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)
 
 
-def exchanged(
-    bound: inspect.BoundArguments, others: Mapping[str, Tensor]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def exchanged(bound: inspect.BoundArguments, others: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and named arguments with ``others`` in place of those of the same names."""
     bound.arguments.update(others)
     return bound.args[1:], bound.kwargs
