@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from graphmask import GraphMaskError, cli, experiments
+import graphmask
+from graphmask import GraphMaskError, cli, experiments, methods
+from graphmask.cli import names
 from graphmask.experiments import folder as folders
 from graphmask.experiments import runner
+from graphmask.fitting import recipe
+from graphmask.graphs import batches
 
 invoke = CliRunner().invoke
 
@@ -94,8 +100,12 @@ def test_a_folder_with_another_run_is_refused_before_any_work(tmp_path: Path, mo
         assert isinstance(result.exception, GraphMaskError)
         assert f"found one with {wrong}. Pass another folder" in str(result.exception)
     assert json.loads((tmp_path / "run.json").read_text()) == before
-    with pytest.raises(AssertionError, match="was trained"):  # the same run may go on
-        invoke(cli.app, ["run", "star", "--out", str(tmp_path)], catch_exceptions=False)
+    # The same run is finished: it is not trained over unless that is asked for.
+    result = invoke(cli.app, ["run", "star", "--out", str(tmp_path)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "Nothing was done; --again repeats it" in " ".join(result.output.split())
+    with pytest.raises(AssertionError, match="was trained"):
+        invoke(cli.app, ["run", "star", "--out", str(tmp_path), "--again"], catch_exceptions=False)
 
 
 def test_report_of_what_is_no_run(tmp_path: Path) -> None:
@@ -107,14 +117,20 @@ def test_report_of_what_is_no_run(tmp_path: Path) -> None:
 def test_unknown_task_names_the_known_ones() -> None:
     with pytest.raises(GraphMaskError, match=r"among star, relay, got 'stars'"):
         experiments.get("stars")
-    result = invoke(cli.app, ["run", "stars"])
-    assert isinstance(result.exception, GraphMaskError)
+    for typo, meant in ((["run", "rely"], "relay"), (["rnu"], "run"), (["compare", "sta"], "star")):
+        result = invoke(cli.app, typo)
+        assert isinstance(result.exception, GraphMaskError)
+        assert str(result.exception).endswith(f"Did you mean {meant}?")
+    assert "among star, relay, srl, qa, got" in str(invoke(cli.app, ["run", "rely"]).exception)
 
 
 def test_every_command_has_help() -> None:
     for command in (
         ["demo"],
-        ["run"],
+        ["run", "star"],
+        ["run", "relay"],
+        ["run", "srl"],
+        ["run", "qa"],
         ["bench", "core"],
         ["bench", "gold"],
         ["bench", "ablation"],
@@ -125,6 +141,89 @@ def test_every_command_has_help() -> None:
         result = invoke(cli.app, [*command, "--help"])
         assert result.exit_code == 0
         assert "--json" in result.output
+
+
+def test_names_for_help_are_those_there_are() -> None:
+    assert (*experiments.TASKS,) == names.TASKS
+    assert (*methods.METHODS,) == names.METHODS
+    assert (*batches.PRECISIONS,) == names.PRECISIONS
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "run --help", "run srl --help", "rnu", "run rely"])
+def test_help_and_typos_do_not_wait_for_torch(arguments: str) -> None:
+    code = (
+        "import sys; from graphmask.cli import main; import atexit\n"
+        "atexit.register(lambda: print('heavy:', [m for m in ('torch', 'torch_geometric') if m in sys.modules]))\n"
+        f"sys.argv = ['graphmask', *{arguments.split()!r}]; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "heavy: []" in done.stdout, done.stderr
+    if arguments == "--version":
+        assert done.stdout.startswith(f"graphmask {graphmask.__version__}")
+
+
+def test_each_task_shows_its_own_options() -> None:
+    shown = {task: invoke(cli.app, ["run", task, "--help"]).output for task in (*names.TASKS, *names.STUDIES)}
+    assert [task for task in shown if "--gold-trees" in shown[task]] == ["srl"]
+    assert [task for task in shown if "--recipe" in shown[task]] == ["star", "relay"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["star", "--recipe", "papr"], "a recipe among noisy, concave, paper, got 'papr'. Did you mean paper?"),
+        (["star", "--precision", "fp16"], "a precision among bf16"),
+        (["star", "--tolerance", "0"], "--tolerance to be above 0, got 0"),
+        (["relay", "--accumulate", "0"], "--accumulate to be 1 or more, got 0"),
+        (["srl", "--model", "lstn"], "Did you mean lstm?"),
+        (["qa", "--data", "/nowhere"], "--data to be a folder, found none at /nowhere"),
+    ],
+)
+def test_options_are_checked_before_any_work(
+    options: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "train_model", lambda *_: pytest.fail("the model was trained"))
+    result = invoke(cli.app, ["run", *options, "--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, GraphMaskError)
+    assert words in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_data_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHMASK_DATA", str(tmp_path))
+    result = invoke(cli.app, ["run", "srl", "--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, GraphMaskError)
+    for word in ("GRAPHMASK_DATA", "--data DIR", "graphmask data build-ewt", "docs/studies/srl.md"):
+        assert word in str(result.exception)
+
+
+def test_a_run_that_was_stopped_goes_on_without_training_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FIT", 640), ("VALIDATION", 128), ("TEST", 128)):
+        monkeypatch.setattr(runner, name, value)
+    monkeypatch.setitem(recipe.RECIPES, "noisy", recipe.Recipe(steps=20))
+    trained: list[int] = []
+
+    def train(name: str, seed: int) -> tuple[torch.nn.Module, dict[str, float]]:
+        trained.append(seed)
+        return experiments.get(name).make(seed=seed).eval(), {"accuracy": 0.5, "train_cpu_seconds": 0.0}
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "train_model", train)
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "run", stop)
+        result = invoke(cli.app, ["run", "star", "--out", str(tmp_path)])
+    assert result.exit_code == 130
+    said = " ".join(result.output.split())
+    assert f"Saved in {tmp_path}: unfinished-model.safetensors." in said
+    assert f"goes on from there: graphmask run star --seed 0 --out {tmp_path}" in said
+    result = invoke(cli.app, ["run", "star", "--out", str(tmp_path)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "the star model was trained before" in result.output
+    assert trained == [0]
+    assert (tmp_path / "run.json").exists()
+    assert not list(tmp_path.glob("unfinished*"))
 
 
 def test_bench_gold_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,10 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures["methods"]["random"]["retained"] == pytest.approx(0.5, abs=0.06)
     table = (tmp_path / "relay.md").read_text()
     assert all(f"| {name} |" in table for name in chosen.split(","))
+    assert "±" in table
+    alone = compare.markdown({**figures, "seeds": [0]})  # one seed has no spread
+    assert "±" not in alone
+    assert "relay, seed 0.\n" in alone
     for picture in ("relay_example.png", "relay_methods.png"):
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 

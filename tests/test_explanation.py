@@ -79,9 +79,9 @@ def test_faithful_within_the_tolerance(example: Explanation) -> None:
 def test_repr_says_it_all(example: Explanation) -> None:
     text = repr(example)
     assert text == (
-        "Explanation(faithful: divergence 0.02, tolerance 0.03, same prediction; kept layer0 2/4, layer1 2/4)"
+        "Explanation(within tolerance: divergence 0.02 of 0.03, same prediction; kept layer0 2/4, layer1 2/4)"
     )
-    assert re.search(r"NOT faithful.*CHANGED", repr(replace(example, divergence=1.0, flips=1.0)))
+    assert re.search(r"NOT within tolerance.*CHANGED", repr(replace(example, divergence=1.0, flips=1.0)))
 
 
 def test_scores_of_edges_that_carry_nothing_are_zero() -> None:

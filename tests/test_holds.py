@@ -191,7 +191,7 @@ def test_a_model_that_is_not_deterministic(tmp_path: Path) -> None:
     assert explanation.unrepaired is not None
     assert not (explanation.faithful and explanation.same_prediction)
     assert bool(explanation.kept.all())
-    assert f"NOT repaired: {explanation.unrepaired})" in repr(explanation)
+    assert f"could not be repaired: {explanation.unrepaired}; kept" in repr(explanation)
     assert "Could not be repaired: not deterministic" in explanation.to_html(tmp_path / "page.html").read_text()
     explanation.save(tmp_path / "explanation")
     assert Explanation.load(tmp_path / "explanation").unrepaired == explanation.unrepaired

@@ -31,6 +31,7 @@ LAYERS = (
     "fitting",
     "explanation",
     "hetero_explanation",
+    "labels",
     "store",
     "explaining",
     "explainer",

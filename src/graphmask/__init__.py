@@ -10,16 +10,16 @@ A public name is loaded when it is first asked for, with what it needs: ``graphm
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphmask import _moved, hooks
 
 if TYPE_CHECKING:
-    from graphmask import methods
+    from graphmask import analysis, integrations, methods, report, store
     from graphmask.errors import GraphMaskError
     from graphmask.explainer import GraphMask, load
     from graphmask.explanation import Explanation
+    from graphmask.graphs import loaders
     from graphmask.hetero_explanation import HeteroExplanation
     from graphmask.tapping.attention_taps import AttentionTap
     from graphmask.tapping.masking import masked
@@ -35,9 +35,14 @@ __all__ = [
     "GraphMaskError",
     "HeteroExplanation",
     "MessageTap",
+    "analysis",
+    "integrations",
     "load",
+    "loaders",
     "masked",
     "methods",
+    "report",
+    "store",
 ]
 
 #: Public name -> the module that has it.
@@ -79,10 +84,9 @@ def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
 
 
-def _write_page(*args: Any, **kwargs: Any) -> Path:
-    from graphmask.report.build import write_page
-
-    return write_page(*args, **kwargs)
+def _report(name: str) -> Any:
+    module, function = name.split(".")
+    return getattr(importlib.import_module(f"graphmask.report.{module}"), function)
 
 
 def _hetero() -> type[HeteroExplanation]:
@@ -92,5 +96,5 @@ def _hetero() -> type[HeteroExplanation]:
 
 
 _moved.install()
-hooks.write_page = _write_page
+hooks.report = _report
 hooks.kinds["graphmask.hetero"] = _hetero

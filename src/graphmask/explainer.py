@@ -33,10 +33,12 @@ from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
 from graphmask.graphs.layout import Types
 from graphmask.graphs.sites import Site
+from graphmask.graphs.wrapped_batches import graphs_of
 from graphmask.store import identity
 from graphmask.tapping import gradients
 from graphmask.tapping.messages import Messages
 from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.weights import Weights
 from graphmask.team import ALONE, Team, WorkerLost
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class GraphMask(Method):
         self.recompute = recompute
         self.probe: Probe | None = None
         self.history: History | None = None
+        self.weights: Weights | None = None  # of the model, when the gates were fitted to it
         self.rungs: list[dict[str, Tensor]] = []  # snapshots of the probe, for other tolerances
 
     # Fitting -----------------------------------------------------------------------------------------------
@@ -126,6 +129,8 @@ class GraphMask(Method):
         """
         if accumulate < 1:
             raise GraphMaskError(f"Expected at least one batch per step, got accumulate={accumulate}.")
+        loader = graphs_of(loader, self.forward)
+        validation = None if validation is None else graphs_of(validation, self.forward)
         team = distributed.team(accelerator)
         if self.precision is None:
             self.precision = batches.check_precision(distributed.precision(accelerator))
@@ -148,6 +153,8 @@ class GraphMask(Method):
     ) -> History:
         with guest(self.model):  # also for the scan: a shuffling loader draws from the user's random state
             count = batches.scan(loader, "the loader")
+            if count > 1:
+                batches.check_cached(self.model)
             if validation is not None:
                 batches.scan(validation, "the validation loader")
             if epochs is not None and epochs < 1:
@@ -178,6 +185,7 @@ class GraphMask(Method):
                     found = run(training, loader, again, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
         self.probe, self.history, self.sites = training.probe.eval(), found, training.probe.sites
         self.types, self.rungs = training.probe.types, training.rungs
+        self.weights = Weights(self.model)
         if found.advice():
             warnings.warn(f"GraphMask: {found.advice()}", UserWarning, stacklevel=3)
         return found
@@ -224,6 +232,7 @@ class GraphMask(Method):
             tolerance: the divergence that still counts as the same prediction; by default, as when fitted.
         """
         before, probe = self._fitted(), self.probe
+        validation = graphs_of(validation, self.forward)
         tolerance = check_tolerance(self.tolerance if tolerance is None else tolerance)
         with guest(self.model), torch.no_grad():
             batches.scan(validation, "the validation loader")
@@ -339,6 +348,13 @@ class GraphMask(Method):
 
     def check_ready(self, allow_infeasible: bool) -> None:
         verdict = self._fitted().verdict
+        if self.weights is not None and self.weights.changed(self.model):
+            warnings.warn(
+                "The model's weights have changed since GraphMask was fitted to it: its gates know another model. "
+                "Every explanation is still verified on the model as it is now, but may need much repair. Fit again.",
+                UserWarning,
+                stacklevel=3,
+            )
         if not allow_infeasible and verdict is not None and verdict.divergence > self.tolerance:
             raise GraphMaskError(
                 f"Fitting found no state within tolerance {self.tolerance:.3g}: hard gates diverge by "
@@ -415,6 +431,7 @@ def _load(
     explainer.probe, explainer.sites = probe.to(device).eval(), sites
     explainer.types = probe.types = Types.from_json(description.get("types"))
     explainer.history = checkpoint.history_from_json(description["history"])
+    explainer.weights = Weights(model)
     explainer.rungs = [{name: value.to(device) for name, value in rung.items()} for rung in rungs]
     if any(not -1 <= one.rung < max(len(rungs) - 1, 0) for one in explainer.history.frontier):
         raise TypeError("states of its frontier that are not in it")

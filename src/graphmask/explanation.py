@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from graphmask import files, hooks
 from graphmask.errors import GraphMaskError
+from graphmask.graphs import retained_paths
 from graphmask.graphs.edges import EdgeMap
-from graphmask.graphs.sites import Site, layers_of
+from graphmask.graphs.retained_paths import Hop
+from graphmask.graphs.sites import Site
 
 if TYPE_CHECKING:
     import networkx
+    import pandas
+    import polars
     import torch_geometric.explain
+    from matplotlib.axes import Axes
 
 
 #: The key of ``info`` under which an explanation says why it could not be repaired, so that files and stores keep it.
 UNREPAIRED = "graphmask.unrepaired"
+#: And the nodes that `index` asked about, where rows of the output are nodes or pairs of them.
+ASKED = "graphmask.asked"
 
 
-class Hop(NamedTuple):
-    """One kept message: edge ``source -> target`` (position ``edge``) at site number ``site``."""
+def certificate(divergence: float, tolerance: float, same_prediction: bool | None, unrepaired: str | None) -> str:
+    """What a masked run showed, in the one form that log, repr, picture and page use.
 
-    site: int
-    edge: int
-    source: int
-    target: int
+    Two facts: is the divergence within tolerance, and is the prediction the same.
+    """
+    within = "within" if divergence <= tolerance else "NOT within"
+    facts = [f"{within} tolerance: divergence {divergence:.3g} of {tolerance:.3g}"]
+    if same_prediction is not None:
+        facts.append("same prediction" if same_prediction else "CHANGED prediction")
+    if unrepaired:
+        facts.append(f"could not be repaired: {unrepaired}")
+    return ", ".join(facts)
+
+
+def rows_in_words(index: Sequence[int]) -> str:
+    """The output rows that were asked about."""
+    first = ", ".join(map(str, index[:5]))
+    more = f" and {len(index) - 5} more" if len(index) > 5 else ""
+    return f"row {first}" if len(index) == 1 else f"rows {first}{more}"
 
 
 class Retained:
@@ -99,17 +118,22 @@ class Explanation(Retained):
         """Why this explanation does not hold although its messages were reopened; None if it does, or none were."""
         return self.info.get(UNREPAIRED)
 
+    @property
+    def certificate(self) -> str:
+        """What was measured, in words that log, page and picture share."""
+        return certificate(self.divergence, self.tolerance, self.same_prediction, self.unrepaired)
+
     def __repr__(self) -> str:
         kept = ", ".join(
             f"{name} {int(k)}/{int(c)}"
             for name, k, c in zip(self.sites, self.kept.sum(1), self.carried.sum(1), strict=True)
         )
-        verdict = "faithful" if self.faithful else "NOT faithful"
-        why = f"; NOT repaired: {self.unrepaired}" if self.unrepaired else ""
-        return (
-            f"Explanation({verdict}: divergence {self.divergence:.3g}, tolerance {self.tolerance:.3g}, "
-            f"{'same' if self.same_prediction else 'CHANGED'} prediction; kept {kept}{why})"
-        )
+        asked = "" if self.index is None else f"{rows_in_words(self.index)}: "
+        return f"Explanation({asked}{self.certificate}; kept {kept})"
+
+    def _repr_html_(self) -> str:
+        """A card, for notebooks."""
+        return str(hooks.report("notebook.card")(self))
 
     def paths(self, target: int, *, limit: int = 1000, persist: bool = True) -> list[tuple[Hop, ...]]:
         """Retained paths that end in node ``target``, each as long as it can be, longest first.
@@ -121,23 +145,8 @@ class Explanation(Retained):
         """
         if not 0 <= target < max(self.num_nodes, 1):
             raise GraphMaskError(f"Expected a node from 0 to {self.num_nodes - 1}, got {target}.")
-        incoming: dict[tuple[int, int], list[Hop]] = {}  # by layer and node
-        layers = layers_of(self.structure)
-        for site, edge in self.kept.nonzero().tolist():
-            source, receiver = self._ends(site, edge)
-            incoming.setdefault((layers[site], receiver), []).append(Hop(site, edge, source, receiver))
-        found: list[tuple[Hop, ...]] = []
-        last = layers[-1] + 1 if layers else 0
-        stack: list[tuple[int, int, tuple[Hop, ...]]] = [(last, target, ())]
-        while stack and len(found) < limit:
-            layer, node, tail = stack.pop()
-            below = range(layer) if persist else range(max(layer - 1, 0), layer)
-            hops = [hop for k in below for hop in incoming.get((k, node), ())]
-            # With persistence a hop two layers down is reached directly; that is one path, not several.
-            stack += [(layers[hop.site], hop.source, (hop, *tail)) for hop in reversed(hops)]
-            if not hops and tail:
-                found.append(tail)
-        return sorted(found, key=len, reverse=True)
+        index = retained_paths.incoming(self.edge_index, self.kept, self.structure, self.num_nodes, [target])
+        return retained_paths.ending_in(target, index, self.structure, limit=limit, persist=persist)
 
     def _ends(self, site: int, edge: int) -> tuple[int, int]:
         source, target = self.edge_index[:, edge].tolist()
@@ -178,22 +187,54 @@ class Explanation(Retained):
             graph.add_edge(source, target, key=edge, **attributes)
         return graph
 
+    def to_pandas(self, node_labels: Sequence[str] | None = None) -> pandas.DataFrame:
+        """One row per edge and layer: ``layer``, ``site``, ``edge``, its ends by number and name as the message runs,
+        ``type`` where edges have any, ``carried``, ``kept`` and ``score``."""
+        return hooks.report("frames.to_pandas")(self, node_labels)
+
+    def to_polars(self, node_labels: Sequence[str] | None = None) -> polars.DataFrame:
+        """As `to_pandas`, in polars."""
+        return hooks.report("frames.to_polars")(self, node_labels)
+
+    def plot(
+        self, ax: Axes | None = None, layer: int | str | None = None, node_labels: Sequence[str] | None = None
+    ) -> Axes:
+        """Draw the graph with matplotlib and return the axes: kept edges whole, dropped ones dotted.
+
+        Args:
+            ax: where to draw; a new figure by default.
+            layer: number or name of one layer, whose edges are coloured by type. By default all layers are drawn
+                together, and colours tell which of them keep an edge.
+            node_labels: one text per node; by default as in ``info``, else numbers.
+
+        Of a graph with more than 200 edges only kept ones are drawn, 300 at most: those on paths to the nodes that
+        `index` asked about first, then by score. The title says so.
+        """
+        return hooks.report("plot.plot")(self, ax, layer, node_labels)
+
     def to_html(
         self,
         path: str | Path,
         *,
-        title: str = "What the model used",
+        title: str | None = None,
         node_labels: Sequence[str] | None = None,
         edge_labels: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
         gold: Tensor | None = None,
         notes: Sequence[str] = (),
     ) -> Path:
         """Write one self-contained page about this explanation; ``gold`` bool [L, E] if the answer is known.
 
+        Of a graph with more than 400 edges, kept ones are drawn, at most 1,500: those on paths to the rows that were
+        asked about first, then by score. The page says what it leaves out.
         Pages are drawn by `graphmask.report`, which knows explanations and so stands in a layer above: it is called
         through `graphmask.hooks`, and is loaded when the first page is written.
         """
-        return hooks.write_page(
+        if title is None:
+            title = "What the model used" + ("" if self.index is None else f" for {rows_in_words(self.index)}")
+        if class_names is not None:
+            self = replace(self, info={**self.info, "classes": list(map(str, class_names))})
+        return hooks.report("build.write_page")(
             path, [self], title=title, node_labels=[node_labels], edge_labels=[edge_labels], gold=[gold], notes=[notes]
         )
 

@@ -1,16 +1,15 @@
 """What a lower layer calls and a higher layer defines; `graphmask/__init__.py` puts the functions here.
 
-An explanation can write a page about itself, and a saved one may come back as another class; drawing and that class
-build on explanations, so that `explanation.py` must not import them. Each function loads what it needs when called.
+An explanation can draw itself, and a saved one may come back as another class; drawing and that class build on
+explanations, so that `explanation.py` must not import them. Each function loads what it needs when called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-#: Called as `graphmask.report.build.write_page` is.
-write_page: Callable[..., Path]
+#: Gives a function of `graphmask.report` by the name of its module and its own: ``report("build.write_page")``.
+report: Callable[[str], Callable[..., Any]]
 #: Key of an explanation's ``info`` -> a function that gives the class of explanations that have it.
 kinds: dict[str, Callable[[], Any]] = {}

@@ -88,21 +88,21 @@ def test_certificate_says_what_was_measured(example: Any) -> None:
     assert "37.5%" in text
     assert "3 of 8 messages; 3 of 4 right messages found, none too many" in text
     assert "Divergence 0.004 tolerance 0.03" in text
-    assert "not faithful" not in text
+    assert "NOT within tolerance" not in text
     failed = example(faithful=False, divergence=math.inf, same_prediction=None, masked=[math.nan, 0.1])
     text = Elements(render([failed], title="t", verdict="v")).words
     assert "Divergence ∞ tolerance 0.03" in text
-    assert "not faithful" in text
-    assert "another prediction" not in text
+    assert "NOT within tolerance" in text
+    assert "CHANGED prediction" not in text
     assert "not a number" in text
 
 
 def test_figures_over_several_examples(example: Any) -> None:
     examples = [example(), example(retained=0.125, faithful=False, same_prediction=None, divergence=0.2)]
     text = Elements(render(examples, title="t", verdict="v")).words
-    assert "faithful 1 of 2" in text
+    assert "within tolerance 1 of 2" in text
     assert "same prediction 1 of 1" in text
-    assert "retained, mean of graphs 25.0%" in text
+    assert "kept, mean of graphs 25.0%" in text
     assert "largest divergence 0.2" in text
 
 

@@ -92,7 +92,7 @@ def simple(seed: int) -> Data:
 def words(batch: Batch) -> list[dict[str, Any]]:
     return [
         {
-            "tokens": ["naïve", "日本語", "🕸", '"<b>'],
+            "words": ["naïve", "日本語", "🕸", '"<b>'],
             "nodes": int((batch.batch == i).sum()),
             "deep": {"a": [1, None, 0.1]},
         }

@@ -1,24 +1,37 @@
-"""The command line: one file per command, thin."""
+"""The command line: one file per command, thin. Commands import what they need when they run, so that help is quick."""
 
 from __future__ import annotations
 
 import sys
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from graphmask import launch
-from graphmask.cli import analyse, bench, compare, data, demo, report, run, store
+from graphmask.cli import analyse, bench, compare, data, demo, names, report, run, store
 from graphmask.errors import GraphMaskError
 
+
+class Commands(TyperGroup):
+    """A group that says which command was meant."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-"):
+            names.check("a command", args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Which edges did a graph neural network use, at which layer, and can I believe that?",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
-app.command("run")(run.run)
+app.add_typer(run.app, name="run")
 app.command("compare")(compare.compare)
 app.command("analyse")(analyse.analyse)
 app.command("report")(report.report)
@@ -27,13 +40,30 @@ app.add_typer(data.app, name="data")
 app.add_typer(store.app, name="store")
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"graphmask {version('graphmask')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
 def main() -> None:
     try:
         if launch.launched() > 1 and sys.argv[1:2] != ["run"]:
             raise GraphMaskError(
                 "Expected `graphmask run` in several processes, got another command. Start that one by itself."
             )
-        app()
+        app(standalone_mode=True)
     except GraphMaskError as error:
-        Console(stderr=True).print(f"graphmask: {error}", style="red", markup=False, highlight=False)
+        Console(stderr=True).print(f"graphmask: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphmask.bars import steps
 from graphmask.cli.common import Json, write_json
 from graphmask.cli.tables import write_tables
 from graphmask.errors import GraphMaskError
@@ -23,14 +22,15 @@ def analyse(
     json: Json = None,
 ) -> None:
     """Which edge types, which paths, how stable, is what is kept needed: one table each, as CSV and JSON."""
+    if fits < 1:
+        raise GraphMaskError(f"Expected --fits to be 1 or more, got {fits}.")
     from graphmask import store
     from graphmask.analysis import everything, stability
     from graphmask.cli import qa, srl
     from graphmask.experiments import folder as folders
     from graphmask.experiments import runner
+    from graphmask.fitting.progress import steps
 
-    if fits < 1:
-        raise GraphMaskError(f"Expected --fits to be 1 or more, got {fits}.")
     study = {"srl": srl.analyse, "qa": qa.analyse}.get(folders.task_of(folder) or "")
     if study:
         return study(folder, fits, rows, json)

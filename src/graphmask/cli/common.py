@@ -18,21 +18,6 @@ from rich.table import Table as RichTable
 
 from graphmask import launch
 
-#: Names in `graphmask.experiments.TASKS` and in `graphmask.methods.METHODS`; a test holds them to that.
-TASKS = ("star", "relay")
-METHODS = (
-    "graphmask",
-    "erasure_search",
-    "integrated_gradients",
-    "information_bottleneck",
-    "gnn_explainer",
-    "unamortised",
-    "gate_scores",
-    "pg_explainer",
-    "occlusion",
-    "random",
-)
-
 Seed = Annotated[int, typer.Option(help="Seed of data, model and gates.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
 Out = Annotated[Path, typer.Option(help="Folder for what is written.")]

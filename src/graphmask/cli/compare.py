@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from graphmask.cli.common import METHODS, TASKS, Json, Out, console, show, write_json
+from graphmask.cli import names as known
+from graphmask.cli.common import Json, Out, console, show, write_json
 
 
 def compare(
-    task: Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")],
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(known.TASKS)}.")],
     names: Annotated[
-        str, typer.Option("--methods", help=f"Separated by commas; all by default: {', '.join(METHODS)}.")
+        str, typer.Option("--methods", help=f"Separated by commas; all by default: {', '.join(known.METHODS)}.")
     ] = "",
     seeds: Annotated[int, typer.Option(help="Models, fits and graphs are new for every seed.")] = 5,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
@@ -21,12 +22,14 @@ def compare(
     json: Json = None,
 ) -> None:
     """Compare methods with the known answer, by what they do to the model, and by their cost."""
+    known.check("a task", task, known.TASKS)
+    known.check_least("--seeds", seeds, 1)
+    wanted = [known.check("a method", name.strip(), known.METHODS) for name in names.split(",") if name.strip()]
     from graphmask import experiments
     from graphmask.experiments.bench.compare import markdown, measure, not_applicable, tables
     from graphmask.files import write_bytes
     from graphmask.report.figures import comparison, side_by_side
 
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
     figures, examples, graphs = measure(task, wanted, range(seed, seed + seeds))
     for title, header, rows in tables(figures):
         show(f"{task}, {seeds} seed(s): {title}", header, rows)

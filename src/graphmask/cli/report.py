@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,24 +21,22 @@ def report(
     from graphmask.experiments import folder as folders
     from graphmask.files import read_json
     from graphmask.report.analysed import draw
-    from graphmask.report.build import as_table, write_report
+    from graphmask.report.build import write_report
     from graphmask.report.page import Table
 
     run = folders.figures_of(folder) if (folder / folders.FIGURES).exists() else None
     explanations = store.open(folder / folders.EXPLANATIONS if run else folder)
     known = folder / "analysis" / "tables.json"
     analysed: dict[str, Any] = read_json(known) if known.exists() else {}
-    tables: list[Table] = []
+    gold = None
     if run and "gold" in run:
         header = ["site", "precision", "recall", "F1"]
-        tables.append(Table("Kept edges against the known answer, per cent", header, gold_rows(run)))
-    for table in analysed.values():
-        columns = [name.replace("_", " ") for name in table["columns"]]
-        tables.append(replace(as_table((table["title"], columns, table["rows"])), note=table.get("note", "")))
+        gold = Table("Kept edges against the known answer, per cent", header, gold_rows(run))
     page = write_report(
         out or folder / "report.html",
         explanations,
-        tables=tables,
+        analysed=analysed,
+        gold=gold,
         title=title or (f"What the {run['task']} model used" if run else "What the model used"),
         examples=examples,
     )

@@ -26,9 +26,17 @@ def find(name: str) -> Path:
     if not path.exists():
         raise GraphMaskError(
             f"Expected data at {path}, found nothing there. "
-            f"Set the environment variable {VARIABLE} to the folder that holds {name}."
+            f"Set the environment variable {VARIABLE} to the folder that holds {name}, or pass --data DIR with files "
+            f"of your own. {_how(name)}"
         )
     return path
+
+
+def _how(name: str) -> str:
+    """How to get these data, for those who have none."""
+    if name.startswith("srl"):
+        return "`graphmask data build-ewt --help` makes them from public sources; docs/studies/srl.md says which."
+    return "docs/studies/qa.md says where the questions come from."
 
 
 def glove() -> Path | None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor, nn
 
-from graphmask import store
+from graphmask import labels, store
 from graphmask import team as distributed
 from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
@@ -21,11 +21,12 @@ from graphmask.explaining import repairing
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.repairing import Repaired
 from graphmask.explaining.rows import Index, RowsOnly, nodes_read, receptive_field, rows_of
-from graphmask.explanation import UNREPAIRED, Explanation, build_all
+from graphmask.explanation import ASKED, UNREPAIRED, Explanation, build_all
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
 from graphmask.graphs.layout import Types, agreed
 from graphmask.graphs.sites import Site
+from graphmask.graphs.wrapped_batches import graph_in, graphs_of
 from graphmask.hetero_explanation import notes
 from graphmask.store import Store
 from graphmask.store.columns import Metadata
@@ -71,6 +72,8 @@ class Method(ABC):
         if not isinstance(model, nn.Module):
             raise GraphMaskError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
         check_model(model)
+        if forward is None:
+            batches.check_forward(model)
         self.model = model
         self.forward = forward or batches.default_forward
         self.divergence = Divergence(divergence)
@@ -97,7 +100,7 @@ class Method(ABC):
     def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> Any:
         """Learn from data what explaining needs; most methods need nothing."""
         with guest(self.model):
-            batches.scan(loader, "the loader")
+            batches.scan(graphs_of(loader, self.forward), "the loader")
 
     def check_ready(self, allow_infeasible: bool) -> None:
         """Raise if this method cannot explain yet; most can at once."""
@@ -113,6 +116,8 @@ class Method(ABC):
         repair: bool = True,
         counterfactual: bool = False,
         allow_infeasible: bool = False,
+        node_labels: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> Explanation:
         """Explain one graph: the original run, the choice, and the masked run that verifies it.
 
@@ -131,11 +136,15 @@ class Method(ABC):
             counterfactual: also find the fewest kept messages, highest scores first, whose replacement changes the
                 prediction (`Explanation.counterfactual`): what was kept is then not only enough, but needed.
             allow_infeasible: explain although `fit` found no state within tolerance.
+            node_labels: names of the nodes, for pictures, tables and pages; kept in ``info``.
+            class_names: names of the outputs, likewise.
         """
         self.check_ready(allow_infeasible)
         found = self._explain(data, repair, "the data", index, counterfactual=counterfactual)
         if len(found) != 1:
             raise GraphMaskError(f"Expected one graph, got a batch of {len(found)}. Use explain_all([batch]).")
+        if node_labels is not None or class_names is not None:
+            found[0].info |= labels.given(found[0], node_labels, class_names)
         return found[0]
 
     @overload
@@ -230,6 +239,8 @@ class Method(ABC):
         counterfactual: bool = False,
     ) -> list[Explanation]:
         """With ``index`` or another ``forward``, one explanation of the batch as a whole."""
+        if forward is None and self.forward is batches.default_forward:
+            batch = graph_in(batch)
         batches.check(batch, where)
         with guest(self.model):
             freeze(self.model, training=False)
@@ -281,6 +292,8 @@ class Method(ABC):
         for own, why in zip(info, repaired.why, strict=True):
             if why is not None:
                 own[UNREPAIRED] = why
+        if isinstance(case.forward, RowsOnly) and case.forward.nodes:
+            info[0][ASKED] = list(case.forward.nodes)
         if types is not None and edge_type is not None:
             known = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
             edge_type = torch.tensor(known, dtype=torch.long, device=edge_type.device)[edge_type]
@@ -347,8 +360,11 @@ def _warn(repaired: Repaired) -> None:
 def _ask_about(case: Case, rows: tuple[int, ...], where: str) -> None:
     """Cut the output to these rows, and the gates to those that can matter to them."""
     trace, count = case.trace, case.trace.output.shape[0]
-    field = receptive_field(trace, nodes_read(case.batch, trace, rows, count))
-    case.forward = RowsOnly(case.forward, rows, count)
+    read = nodes_read(case.batch, trace, rows, count)
+    field = receptive_field(trace, read)
+    # A row that reads many nodes is a graph, or could be anything: no node is what was asked about.
+    nodes = tuple(read.nonzero().view(-1).tolist()) if int(read.sum()) <= 2 * len(rows) else ()
+    case.forward = RowsOnly(case.forward, rows, count, nodes)
     trace.output = trace.output[list(rows)]
     if torch.equal(field, trace.carried):
         return

@@ -53,6 +53,7 @@ class RowsOnly:
     forward: Forward
     rows: tuple[int, ...]
     count: int  #: rows of the whole output
+    nodes: tuple[int, ...] = ()  #: the nodes that these rows are, or the ends of the candidate edges that they are
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         output = batches.call(self.forward, model, batch)

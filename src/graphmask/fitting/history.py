@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from graphmask import hooks
 from graphmask.fitting.calibration import Candidate, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: A fit that keeps at least, or at most, this share of all messages deserves a word.
 NEARLY_ALL, NEARLY_NONE = 0.95, 0.002
@@ -36,6 +41,24 @@ class History:
     sites: tuple[str, ...] = ()
     frontier: list[Candidate] = field(default_factory=list)  #: all states that were measured, for other tolerances
 
+    @property
+    def outcome(self) -> str:
+        """One line on the state that was taken."""
+        if self.verdict is None:
+            return "not fitted yet"
+        within = "within" if self.verdict.divergence <= self.tolerance else "NOT within"
+        return (
+            f"{self.verdict.share:.1%} of the messages kept, {within} tolerance: divergence "
+            f"{self.verdict.divergence:.3g} of {self.tolerance:.3g}"
+        )
+
+    def __repr__(self) -> str:
+        return f"History({self.outcome}; {self.steps:,} steps, {self.seconds:.0f} s)"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw with matplotlib what hard gates kept and how far they diverged on the way; returns the axes."""
+        return hooks.report("plot.plot_history")(self, ax)
+
     def __str__(self) -> str:
         if self.verdict is None:
             return "GraphMask: not fitted yet."
@@ -49,8 +72,6 @@ class History:
             f"{verdict.flips:.1%} change their prediction.",
         ]
         return "\n".join([*lines, *filter(None, [self.advice()])])
-
-    __repr__ = __str__
 
     def advice(self) -> str:
         """What to do if the outcome says little; empty if it says something."""

@@ -33,7 +33,7 @@ class Progress:
         if self.bar.disable or self.seen % EVERY:
             return
         shares = " ".join(f"{name} {share:.0%}" for name, share in zip(self.names, gates, strict=True))
-        text = f"divergence {divergence:.3f}  multiplier {training.constraint.multiplier:.2f}  open: {shares}"
+        text = f"epoch {training.epoch + 1}  divergence {divergence:.3f}  open: {shares}"
         self.bar.update(self.task, completed=training.step, total=training.steps + training.held, description=text)
 
     def epoch(self, training: Training) -> None:
@@ -44,8 +44,21 @@ class Progress:
         verdict = epoch.verdict
         shares = " ".join(f"{name} {share:.1%}" for name, share in zip(self.names, verdict.retained, strict=True))
         self.bar.console.print(
-            f"epoch {epoch.epoch}: hard gates keep {shares}; divergence {verdict.divergence:.4f}, "
-            f"flips {verdict.flips:.2%}, multiplier {epoch.multiplier:.2f}"
-            f"{'' if epoch.feasible else ' (not yet within tolerance)'}",
+            f"epoch {epoch.epoch + 1} of {epochs_of(training)}: hard gates keep {shares}; "
+            f"{standing(verdict.divergence, training.tolerance, epoch.feasible)}, "
+            f"{verdict.flips:.2%} of the predictions change",
             soft_wrap=True,
         )
+
+
+def epochs_of(training: Training) -> int:
+    """How many epochs there will be, from the steps of those that are over."""
+    return -(-training.steps * training.epoch // max(training.step, 1)) if training.epoch else 1
+
+
+def standing(divergence: float, tolerance: float, feasible: bool) -> str:
+    """Where a state stands. A mean within tolerance is not enough: other data are other data, so a margin is asked."""
+    if divergence > tolerance:
+        return f"NOT within tolerance: divergence {divergence:.4f} of {tolerance:.3g}"
+    margin = "" if feasible else ", but for the margin that is left for other data"
+    return f"within tolerance: divergence {divergence:.4f} of {tolerance:.3g}{margin}"

@@ -94,7 +94,38 @@ def _matched(model: nn.Module, batch: Any) -> Tensor:
                 f"Expected the batch to have {parameter.name!r}, which {type(model).__name__}.forward asks for, found "
                 f"{_contents(batch)}. Say how to call the model: GraphMask(model, forward=lambda model, batch: ...)."
             )
-    return model(**arguments)
+    by_type = [name for name, value in arguments.items() if isinstance(value, dict) and not name.endswith("_dict")]
+    if not (isinstance(batch, HeteroData) and by_type):
+        return model(**arguments)
+    try:
+        return model(**arguments)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise GraphMaskError(
+            f"Expected a model for heterogeneous graphs together with HeteroData, got {type(model).__name__}, which "
+            f"does not take {', '.join(by_type)} as dictionaries by type ({type(error).__name__}: {error!s:.120}). "
+            "Pass data.to_homogeneous(), make the model heterogeneous with torch_geometric.nn.to_hetero, or say how to "
+            "call it: GraphMask(model, forward=lambda model, batch: ...)."
+        ) from error
+
+
+def check_forward(model: nn.Module) -> None:
+    """Raise for a module that only holds others and cannot be called."""
+    if type(model).forward is nn.Module.forward and "forward" not in vars(model):
+        raise GraphMaskError(
+            f"Expected a model that can be called, got {type(model).__name__}, which has no forward(). Write one, or "
+            "say how to run it: GraphMask(model, forward=lambda model, batch: ...)."
+        )
+
+
+def check_cached(model: nn.Module) -> None:
+    """Raise for layers that would send every batch along the edges of the first."""
+    names = [name for name, module in model.named_modules() if getattr(module, "cached", False) is True]
+    if names:
+        raise GraphMaskError(
+            f"Expected layers that look at each batch's own edges, got cached=True at {', '.join(map(repr, names))}: "
+            f"such a layer keeps the first graph it sees. Set model.{names[0]}.cached = False (and the others'): "
+            "weights stay as they are. Or fit on the one whole graph: fit([data])."
+        )
 
 
 @functools.cache
@@ -128,7 +159,13 @@ def call(forward: Forward, model: nn.Module, batch: Any) -> Tensor:
             f"Expected the model to return one tensor, got {type(output).__name__}. Pick the output to explain{which}: "
             f"GraphMask(model, forward=lambda model, batch: model(...)[{keys[0]!r}])."
         )
-    if not output.is_floating_point() or output.dim() == 0:
+    if output.is_floating_point() and output.dim() == 0:
+        raise GraphMaskError(
+            "Expected a floating point output with one row per example, got "
+            f"{output.dtype} of shape (): a squeeze() has taken the only example's row away, or all were summed. Write "
+            "squeeze(-1) in the model, or GraphMask(model, forward=lambda model, batch: model(...).reshape(-1))."
+        )
+    if not output.is_floating_point():
         raise GraphMaskError(
             "Expected a floating point output with one row per example, got "
             f"{output.dtype} of shape {tuple(output.shape)}."
@@ -235,6 +272,11 @@ def check(batch: Any, where: str = "the batch") -> None:
                 f"{tuple(raw.shape)}."
             )
         nodes = num_nodes_of(batch, raw)
+        if nodes == 0:
+            raise GraphMaskError(
+                f"Expected {where} to have nodes, found a graph without any. Leave such graphs out, for instance "
+                "[data for data in dataset if data.num_nodes]."
+            )
         if raw.numel() and nodes is not None:
             low, high = (int(end) for end in raw.aminmax())
             if low < 0 or (high >= nodes and not _bipartite(batch)):

@@ -86,7 +86,8 @@ class EdgeMap:
                 raise GraphMaskError(
                     f"Expected module {name!r} to send along edges of the graph that was passed in (or self-loops), "
                     f"got {int(strangers.sum())} other edges, for instance ({u}, {v}). "
-                    "Pass the graph as the layers see it: do the rewiring before the model is called."
+                    "Pass the graph as the layers see it: do the rewiring before the model is called. "
+                    "(A layer with cached=True sends along the first graph it ever saw: set its cached to False.)"
                 )
         self._last = (effective, positions, self.flipped)
         return positions

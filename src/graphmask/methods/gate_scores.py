@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
+from graphmask.explanation import Explanation
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
+from graphmask.graphs.wrapped_batches import graph_in, graphs_of
 from graphmask.tapping.messages import Messages
 from graphmask.tapping.restore import freeze, guest
 from graphmask.tapping.trace import record
@@ -57,6 +59,7 @@ class GateScores(Method):
 
     def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> None:
         """Take mean and standard deviation of every site's scores over the data."""
+        loader = graphs_of(loader, self.forward)
         with guest(self.model):
             freeze(self.model, training=False)
             batches.check_loader(loader, "the loader")
@@ -78,6 +81,12 @@ class GateScores(Method):
         count, total, squares = moments
         mean = total / count.clamp_min(1)
         self.cuts = (mean - (squares / count.clamp_min(1) - mean**2).clamp_min(0).sqrt())[:, None].float()
+
+    def explain(self, data: Any, **options: Any) -> Explanation:
+        """As `Method.explain`. To fit would be no use to a model without scores: it is told so first."""
+        if self.cuts is None and (reason := self.why_not(self.model, graph_in(data), self.forward)):
+            raise GraphMaskError(reason)
+        return super().explain(data, **options)
 
     def check_ready(self, allow_infeasible: bool) -> None:
         if self.cuts is None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
+from graphmask.graphs import retained_paths
 from graphmask.hetero_explanation import HeteroExplanation
-from graphmask.report import metadata, question_drawing
+from graphmask.report import cards as limits
+from graphmask.report import metadata, overview, part, question_drawing
+from graphmask.report.cards import LONGEST_SENTENCE, OUTPUT_VALUES
+from graphmask.report.example import Example, Table, Whole, as_table
 from graphmask.report.gallery import Gallery, Totals
-from graphmask.report.page import OUTPUT_VALUES, Example, Table, render, write
+from graphmask.report.page import render, write
+from graphmask.report.part import Part
+from graphmask.report.question import is_question
 
 #: Paths listed per node of a page: more than a person follows.
 PATHS = 50
+#: And per graph, in all: paths of every node of a large graph would be most of its page.
+PATHS_IN_ALL = 5000
 #: Examples of a report: as many as stay quick to open, and more than a person looks at.
 EXAMPLES = 200
 
@@ -34,13 +41,20 @@ def example(
     type_names: Mapping[int, str] | Sequence[str] | None = None,
 ) -> Example:
     """One explanation in the plain form the page draws. What is not given here is read from its ``info``."""
-    found = metadata.read(explanation, type_names)
-    if isinstance(explanation, HeteroExplanation) and gold is None and found.gold is None:
+    if isinstance(explanation, HeteroExplanation) and gold is None and explanation.info.get("gold") is None:
         explanation = explanation.by_layer()  # a drawing per layer, not one per layer and edge type
+    heading = metadata.read_title(explanation) or metadata.heading(explanation)
+    shown, whole = _shown(explanation, gold)
+    if whole is not None:
+        node_labels = None if node_labels is None else [node_labels[number] for number in shown.nodes]
+        edge_labels = None if edge_labels is None else [edge_labels[number] for number in shown.edges]
+        gold = None if whole.gold is None else whole.gold
+    all_of_it, explanation = explanation, shown.explanation
+    found = metadata.read(explanation, type_names)
     nodes = found.node_labels if node_labels is None else [str(label) for label in node_labels]
     edges = found.edge_labels if edge_labels is None else [str(label) for label in edge_labels]
     made = Example(
-        title=title if title is not None else found.title or "Graph",
+        title=title if title is not None else heading or "Graph",
         sites=explanation.sites,
         num_nodes=explanation.num_nodes,
         edges=[(u, v) for u, v in explanation.edge_index.t().tolist()],
@@ -50,7 +64,7 @@ def example(
         edge_types=edges,
         node_labels=nodes,
         gold=found.gold if gold is None else gold.tolist(),
-        retained=explanation.retained,
+        retained=all_of_it.retained,
         divergence=explanation.divergence,
         tolerance=explanation.tolerance,
         faithful=explanation.faithful,
@@ -67,13 +81,73 @@ def example(
         label=found.label,
         predicted=found.predicted,
         error=found.error,
+        asked=tuple(shown.asked),
+        whole=whole,
+        class_names=_class_names(explanation),
+    )
+    return replace(made, paths=_paths(explanation, made))
+
+
+def _shown(explanation: Explanation, gold: Tensor | None) -> tuple[Part, Whole | None]:
+    """What of it goes onto the page, and what the page must say of the rest; None if that is nothing."""
+    # Views of sentences and questions choose for themselves: what they show, they show whole.
+    own = len(explanation.info.get("tokens") or ()) in range(1, LONGEST_SENTENCE + 1) or is_question(explanation.info)
+    limit = explanation.edge_index.shape[1] if own else limits.DRAW_ALL_EDGES_UP_TO
+    shown = part.of(explanation, all_up_to=limit, at_most=limits.DRAW_AT_MOST, others=limits.TABLE_ROWS)
+    if shown.whole:
+        return shown, None
+    known = gold if gold is not None else _grid(explanation)
+    whole = Whole(
+        shown.total_nodes,
+        shown.total_edges,
+        shown.kept_edges,
+        int(explanation.carried.sum()),
+        int(explanation.kept.sum()),
+        shown.edges,
+        shown.chosen,
+    )
+    if known is not None:
+        known = known.to(explanation.kept.device).bool()
+        right, found = known & explanation.carried, explanation.kept & explanation.carried
+        whole = replace(
+            whole,
+            gold=known[:, shown.edges],
+            agreement=limits.agreement(int(right.sum()), int((right & found).sum()), int((found & ~right).sum())),
+        )
+    return shown, whole
+
+
+def _grid(explanation: Explanation) -> Tensor | None:
+    try:
+        found = torch.tensor(explanation.info["gold"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if found.shape == explanation.kept.shape else None
+
+
+def _paths(explanation: Explanation, made: Example) -> dict[int, list[list[tuple[int, int]]]]:
+    """Retained paths by the node in which they end: of what was asked about first, and no more than a page can hold."""
+    index = retained_paths.incoming(
+        explanation.edge_index, explanation.kept, explanation.structure, explanation.num_nodes
     )
     # A question may have hundreds of nodes that are not drawn: paths to those would be most of the page.
-    shown = (
+    nodes = (
         range(made.num_nodes) if made.question is None else question_drawing.choose(made.question, made.messages())[0]
     )
-    paths = {v: [[(hop.site, hop.edge) for hop in path] for path in explanation.paths(v, limit=PATHS)] for v in shown}
-    return replace(made, paths=paths)
+    found: dict[int, list[list[tuple[int, int]]]] = {}
+    left = PATHS_IN_ALL
+    for node in dict.fromkeys([*made.asked, *nodes]):
+        paths = retained_paths.ending_in(node, index, explanation.structure, limit=min(PATHS, left))
+        found[node] = [[(hop.site, hop.edge) for hop in path] for path in paths]
+        left -= len(paths)
+    return found
+
+
+def _class_names(explanation: Explanation) -> tuple[str, ...]:
+    """Names of the outputs, where they are of one example."""
+    names, output = explanation.info.get("classes"), explanation.original
+    one = output.dim() > 1 and output.shape[0] == 1
+    return tuple(map(str, names)) if one and isinstance(names, list | tuple) else ()
 
 
 def _values(output: Tensor) -> list[float]:
@@ -108,7 +182,7 @@ def write_page(
         example(explanation, name, node_labels=nodes, edge_labels=edges, gold=answer, notes=remarks)
         for explanation, name, nodes, edges, answer, remarks in zip(
             explanations,
-            titles or [metadata.read(e).title or f"Graph {number}" for number, e in enumerate(explanations)],
+            titles or [_title(e, number) for number, e in enumerate(explanations)],
             node_labels or nothing,
             edge_labels or nothing,
             gold or nothing,
@@ -128,13 +202,16 @@ def write_report(
     title: str = "What the model used",
     examples: int = EXAMPLES,
     type_names: Mapping[int, str] | Sequence[str] | None = None,
+    analysed: Mapping[str, Any] | None = None,
+    gold: Table | None = None,
 ) -> Path:
     """One self-contained HTML file about any number of explanations, which are read once and not held.
 
     The verdict and the figures are over all of them, the gallery shows at most ``examples``: wrong predictions,
     the largest divergences, the most and the least retained, and others drawn evenly. ``tables`` become sections
-    (see :func:`as_table`), names and tokens come from each explanation's
-    ``info`` (see :mod:`graphmask.report.metadata`).
+    (see :func:`as_table`), ``analysed`` is what `graphmask analyse` found, by name, and ``gold`` the comparison with
+    the known answer: charts where there are charts for it, else tables below the examples.
+    Names and tokens come from each explanation's ``info`` (see :mod:`graphmask.report.metadata`).
     """
     sections = [as_table(table) for table in tables]
     totals, gallery = Totals(), Gallery(examples)
@@ -144,7 +221,7 @@ def write_report(
     cards = [
         example(
             chosen.explanation,
-            metadata.read(chosen.explanation).title or f"Graph {chosen.number}",
+            _title(chosen.explanation, chosen.number),
             notes=[f"Shown for {', '.join(chosen.reasons)}."] if chosen.reasons else (),
             type_names=type_names,
         )
@@ -156,12 +233,13 @@ def write_report(
             f"{len(cards):,} of {totals.count:,} explanations are shown: wrong predictions, the largest divergences, "
             "where most and where least is kept, and others drawn by lot. Each card says why."
         )
-    by_layer = totals.layers
+    charts = overview.charts_of(totals, analysed or {}, gold) if totals.count > 1 else []
     html = render(
-        cards,
+        _telling_first(cards),
         title=title,
         verdict=totals.verdict,
-        tables=[*([by_layer] if by_layer is not None and totals.count > 1 else []), *sections],
+        tables=[*sections, *overview.other_tables(totals, analysed or {})],
+        charts=charts,
         figures=totals.figures,
         contents=True,
         remark=remark,
@@ -170,37 +248,18 @@ def write_report(
     return Path(path)
 
 
-def as_table(value: Table | tuple[Any, ...]) -> Table:
-    """A table as the page draws it.
+def _telling_first(cards: list[Example]) -> list[Example]:
+    """The first example a reader meets shows something: some messages are kept, and not so many as to hide them."""
 
-    Takes a `Table`; ``(title, frame)`` where the frame is of polars (or anything with ``columns`` and ``rows()``);
-    ``(title, [header, row, row, ...])``; or ``(title, header, rows)``.
-    """
-    if isinstance(value, Table):
-        return value
-    if len(value) == 3:
-        caption, header, rows = value
-    elif len(value) == 2 and hasattr(value[1], "columns"):
-        caption, header, rows = value[0], value[1].columns, value[1].rows()
-    elif len(value) == 2 and len(value[1]):
-        caption, (header, *rows) = value
-    else:
-        raise GraphMaskError("Expected a table as (title, frame), (title, [header, *rows]) or (title, header, rows).")
-    header = [str(name) for name in header]
-    rows = [[_cell(cell) for cell in row] for row in rows]
-    odd = next((row for row in rows if len(row) != len(header)), None)
-    if odd is not None:
-        raise GraphMaskError(f"Expected {len(header)} cells in every row of {caption!r}, got {len(odd)}.")
-    return Table(str(caption), header, rows)
+    def kept(card: Example) -> int:
+        return sum(map(sum, card.kept))
+
+    if not cards or kept(cards[0]):
+        return cards
+    some = next((card for card in cards if 2 <= kept(card) <= 40 and card.faithful), None)
+    some = some or next((card for card in cards if kept(card)), None)
+    return cards if some is None else [some, *(card for card in cards if card is not some)]
 
 
-def _cell(value: Any) -> str | float:
-    if value is None:
-        return "\N{EN DASH}"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, numbers.Real):  # numpy's are among them
-        return int(value) if isinstance(value, numbers.Integral) else float(value)
-    if isinstance(value, list | tuple):
-        return ", ".join(str(_cell(part)) for part in value)
-    return str(value)
+def _title(explanation: Explanation, number: int) -> str:
+    return metadata.read_title(explanation) or metadata.heading(explanation) or f"Graph {number}"

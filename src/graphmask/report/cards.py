@@ -46,7 +46,9 @@ def card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
         data["sentence"] = _sentence(example, shown.drawn, state)
     elif example.tokens is not None:
         remarks.append(f"No sentence view: {len(example.tokens):,} tokens are too many for a row.")
-    hidden = len(edges) - len(shown.tabled)
+    whole = example.whole
+    total = len(edges) if whole is None else whole.edges
+    hidden = total - len(shown.tabled)
     return {
         "example": example,
         "data": data,
@@ -54,10 +56,10 @@ def card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
         "legend": [(label, style_of(slots[label])) for label in types[:LEGEND_TYPES]],
         "more_types": max(0, len(types) - LEGEND_TYPES),
         "has_silent": any(SILENT in state[e] for e in shown.drawn),
-        "table_note": f"The {TABLE_ROWS} highest scoring of {len(edges):,} edges." if hidden else "",
-        "messages": sum(map(sum, example.gated)),
-        "kept": sum(row.count(KEPT) for row in state),
-        "agreement": _agreement(example),
+        "table_note": f"The {TABLE_ROWS} highest scoring of {total:,} edges." if hidden else "",
+        "messages": sum(map(sum, example.gated)) if whole is None else whole.messages,
+        "kept": sum(row.count(KEPT) for row in state) if whole is None else whole.kept,
+        "agreement": _agreement(example) if whole is None else whole.agreement,
         "bar": _tolerance_bar(example),
         # With names of candidates, numbers of outputs would say the same once more.
         "outputs": [] if example.question is not None and example.question.before else _outputs(example),
@@ -72,16 +74,15 @@ def _choose(example: Example, state: Sequence[Sequence[int]], asked: dict[str, A
     by_score = sorted(edges, key=lambda e: (-best[e], e))
     remarks = []
     drawn, tabled = list(edges), list(edges)
-    if len(edges) > DRAW_ALL_EDGES_UP_TO:
+    whole = example.whole
+    if whole is not None or len(edges) > DRAW_ALL_EDGES_UP_TO:
         tabled = sorted(by_score[:TABLE_ROWS])
     if asked is not None:
         drawn = asked["drawing"].edges
-    elif len(edges) > DRAW_ALL_EDGES_UP_TO:
+    elif whole is not None or len(edges) > DRAW_ALL_EDGES_UP_TO:
         kept = [e for e in by_score if KEPT in state[e]]
-        drawn = sorted(kept[:DRAW_AT_MOST])
-        remarks.append(f"This graph has {len(edges):,} edges: the drawings show only kept edges and their nodes.")
-        if len(kept) > DRAW_AT_MOST:
-            remarks.append(f"Of {len(kept):,} kept edges the {DRAW_AT_MOST:,} with the highest score are drawn.")
+        drawn = sorted(kept[:DRAW_AT_MOST]) if whole is None else whole.drawn
+        remarks += _cut(example, len(kept), len(drawn))
     if not any(KEPT in row for row in state):
         remarks.append(
             "No edge is kept: within the tolerance, this output does not depend on any message."
@@ -91,10 +92,28 @@ def _choose(example: Example, state: Sequence[Sequence[int]], asked: dict[str, A
     if asked is not None:
         nodes = sorted(pill.node for pill in asked["drawing"].pills)
     elif len(drawn) < len(edges):
-        nodes = sorted({v for e in drawn for v in example.edges[e]})
+        nodes = sorted({*example.asked, *(v for e in drawn for v in example.edges[e])})
     else:
         nodes = list(range(example.num_nodes))
     return _Shown(drawn, tabled, nodes, remarks)
+
+
+def _cut(example: Example, kept: int, drawn: int) -> list[str]:
+    """What a drawing leaves out, in words."""
+    whole = example.whole
+    edges, nodes, kept = (
+        (len(example.edges), example.num_nodes, kept) if whole is None else (whole.edges, whole.nodes, whole.kept_edges)
+    )
+    of = f"{edges:,} edges" if whole is None else f"{edges:,} edges and {nodes:,} nodes"
+    found = [f"This graph has {of}: the drawings show only kept edges and their nodes."]
+    if kept > drawn and example.asked:
+        found.append(
+            f"Of {kept:,} kept edges {drawn:,} are drawn: those on paths to what was asked about, then those with the "
+            "highest score. Paths are those of the edges that are drawn."
+        )
+    elif kept > drawn:
+        found.append(f"Of {kept:,} kept edges the {drawn:,} with the highest score are drawn.")
+    return found
 
 
 def _data(
@@ -144,6 +163,10 @@ def _data(
             -1 if example.error is None else example.error,
         ],
     }
+    if example.asked:
+        data["asked"] = example.asked
+    if example.whole is not None:
+        data["numbers"] = {e: example.whole.numbers[e] for e in shown.tabled}
     if any(example.reverse):
         data["reverse"] = [int(value) for value in example.reverse]
     return data
@@ -226,9 +249,10 @@ def _outputs(example: Example) -> list[dict[str, Any]]:
 
     zero = round(-100 * low / span, 2)
     texts = in_line([v for pair in pairs for v in pair])
+    names = example.class_names if len(example.class_names) >= len(example.original) else map(str, range(len(pairs)))
     return [
-        {"before": before, "after": after, "bars": (bar(a), bar(b)), "zero": zero}
-        for (a, b), before, after in zip(pairs, texts[::2], texts[1::2], strict=True)
+        {"name": name, "before": before, "after": after, "bars": (bar(a), bar(b)), "zero": zero}
+        for (a, b), before, after, name in zip(pairs, texts[::2], texts[1::2], names, strict=False)
     ]
 
 
@@ -243,5 +267,9 @@ def _agreement(example: Example) -> str:
         if carries
     ]
     right, found = sum(g for g, _ in pairs), sum(g and k for g, k in pairs)
-    extra = sum(k and not g for g, k in pairs)
+    return agreement(right, found, sum(k and not g for g, k in pairs))
+
+
+def agreement(right: int, found: int, extra: int) -> str:
+    """How many right messages are kept, and how many others, in words."""
     return f"{found} of {right} right messages found, {extra or 'none'} too many"

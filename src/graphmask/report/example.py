@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,21 @@ class Table:
     rows: Sequence[Sequence[str | float]]
     note: str = ""
     figure: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What a graph is of which an `Example` shows a part. Counts are of the whole graph."""
+
+    nodes: int
+    edges: int
+    kept_edges: int  # kept at some site
+    messages: int
+    kept: int  # messages
+    numbers: list[int]  # of the example's edges, in the whole graph
+    drawn: list[int]  # which of the example's edges are drawn; the others are in the table
+    gold: Any = None  # [L, E] of the example's edges
+    agreement: str = ""  # with the right answer
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,9 @@ class Example:
     label: str | None = None
     predicted: str | None = None
     error: float | None = None  # share of output rows where they differ; None when not known
+    asked: tuple[int, ...] = ()  # nodes that the explanation is about; none where it is about the graph
+    whole: Whole | None = None  # None where this is all of it
+    class_names: tuple[str, ...] = ()  # of the outputs, where there is one row of them
 
     def __post_init__(self) -> None:
         grids: dict[str, list[Any] | None] = {"kept": self.kept, "scores": self.scores, "gated": self.gated}
@@ -107,3 +126,39 @@ class Example:
             return []
         reverse = self.reverse or (False,) * len(self.sites)
         return questions.messages(self.question, self.edges, self.edge_types, self.kept_sites(), self.scores, reverse)
+
+
+def as_table(value: Table | tuple[Any, ...]) -> Table:
+    """A table as the page draws it.
+
+    Takes a `Table`; ``(title, frame)`` where the frame is of polars (or anything with ``columns`` and ``rows()``);
+    ``(title, [header, row, row, ...])``; or ``(title, header, rows)``.
+    """
+    if isinstance(value, Table):
+        return value
+    if len(value) == 3:
+        caption, header, rows = value
+    elif len(value) == 2 and hasattr(value[1], "columns"):
+        caption, header, rows = value[0], value[1].columns, value[1].rows()
+    elif len(value) == 2 and len(value[1]):
+        caption, (header, *rows) = value
+    else:
+        raise GraphMaskError("Expected a table as (title, frame), (title, [header, *rows]) or (title, header, rows).")
+    header = [str(name) for name in header]
+    rows = [[_cell(cell) for cell in row] for row in rows]
+    odd = next((row for row in rows if len(row) != len(header)), None)
+    if odd is not None:
+        raise GraphMaskError(f"Expected {len(header)} cells in every row of {caption!r}, got {len(odd)}.")
+    return Table(str(caption), header, rows)
+
+
+def _cell(value: Any) -> str | float:
+    if value is None:
+        return "\N{EN DASH}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, numbers.Real):  # numpy's are among them
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(str(_cell(part)) for part in value)
+    return str(value)

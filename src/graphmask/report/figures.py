@@ -65,7 +65,7 @@ def side_by_side(
             axis = axes[row][column]
             for edge in range(len(edges)):
                 if bool(explanation.carried[row, edge]):
-                    _arrow(axis, explanation, row, edge, place, paint[edge], f"{column}-{row}-{edge}")
+                    arrow(axis, explanation, row, edge, place, paint[edge], f"{column}-{row}-{edge}")
             xs, ys = zip(*(place.positions[node] for node in range(first.num_nodes)), strict=True)
             axis.scatter(xs, ys, s=45, c="white", edgecolors="#555555", zorder=3)
             axis.set_axis_off()
@@ -88,7 +88,7 @@ def side_by_side(
     return _save(figure, path)
 
 
-def _arrow(axis: Any, explanation: Explanation, row: int, edge: int, place: Layout, colour: str, name: str) -> None:
+def arrow(axis: Any, explanation: Explanation, row: int, edge: int, place: Layout, colour: str, name: str) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     source, target = explanation._ends(row, edge)

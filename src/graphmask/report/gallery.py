@@ -9,8 +9,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from graphmask.explanation import Explanation
+from graphmask.graphs.sites import layers_of
 from graphmask.report.metadata import error_of
+from graphmask.report.metadata import labels as labels_of
 from graphmask.report.page import Table, number, percent
+
+#: Kinds of edges, over all layers, that are counted one by one; and the largest graph whose edges are.
+MOST_TYPES, LARGEST_TYPED = 400, 20_000
 
 
 @dataclass
@@ -30,6 +35,10 @@ class Totals:
     wrong: int = 0
     sites: tuple[str, ...] | None = None  #: None before the first, () when they differ
     per_site: list[list[int]] = field(default_factory=list)  #: kept and carried
+    layers_by_number: list[str] = field(default_factory=list)  #: names of layers as analyses number them
+    per_type: dict[tuple[int, str], list[int]] = field(default_factory=dict)  #: kept and carried by site and type
+    type_names: dict[int, str | None] = field(default_factory=dict)  #: of numbers of types; None where names differ
+    tolerance: float | None = None
 
     def add(self, explanation: Explanation) -> None:
         kept, carried = explanation.kept.sum(1).tolist(), explanation.carried.sum(1).tolist()
@@ -43,16 +52,60 @@ class Totals:
             self.divergence += explanation.divergence
         self.largest = max(self.largest, _size(explanation.divergence))
         self.reopened += explanation.reopened
+        self.tolerance = explanation.tolerance
         error = error_of(explanation)
         self.known += error is not None
         self.wrong += bool(error)
         if self.sites is None:
             self.sites, self.per_site = explanation.sites, [[0, 0] for _ in explanation.sites]
+            self.layers_by_number = _layer_names(explanation)
         elif self.sites != explanation.sites:
             self.sites, self.per_site = (), []
         for totals, k, c in zip(self.per_site, kept, carried, strict=False):
             totals[0] += k
             totals[1] += c
+        if self.sites and len(self.per_type) <= MOST_TYPES and explanation.edge_index.shape[1] <= LARGEST_TYPED:
+            self._add_types(explanation)
+
+    def _add_types(self, explanation: Explanation) -> None:
+        labels = labels_of(explanation).edges
+        if labels is None:
+            return
+        numbers = [] if explanation.edge_type is None else explanation.edge_type.tolist()
+        for value, label in dict(zip(numbers, labels, strict=False)).items():
+            if self.type_names.setdefault(int(value), label) != label:
+                self.type_names[int(value)] = None
+        for site, (kept, carried) in enumerate(
+            zip(explanation.kept.tolist(), explanation.carried.tolist(), strict=True)
+        ):
+            for label, k, c in zip(labels, kept, carried, strict=True):
+                if c:
+                    found = self.per_type.setdefault((site, label), [0, 0])
+                    found[0] += k
+                    found[1] += 1
+
+    @property
+    def typed(self) -> bool:
+        """Are there several types of edges, and few enough to be told apart?"""
+        return len({label for _, label in self.per_type}) > 1 and len(self.per_type) <= MOST_TYPES
+
+    def types_at(self, site: int) -> dict[str, tuple[int, int]]:
+        """Kept and carried by type; nothing where all edges are of one type."""
+        return {label: (k, c) for (at, label), (k, c) in self.per_type.items() if at == site} if self.typed else {}
+
+    def layer_name(self, value: object) -> object:
+        """A layer as the model calls it, in place of its number; None stands for all of them."""
+        if value is None:
+            return "all layers"
+        names = self.layers_by_number
+        return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+
+    def type_name(self, value: object) -> object:
+        """A type by its name where all graphs agree on one."""
+        if value is None:
+            return "no type"
+        known = self.type_names.get(value) if isinstance(value, int) else None
+        return known or (f"type {value}" if isinstance(value, int) else value)
 
     @property
     def verdict(self) -> str:
@@ -61,12 +114,12 @@ class Totals:
             return "There are no explanations here."
         share = f"the model keeps {percent(self.kept / max(self.carried, 1))} of its messages"
         if self.count == 1:
-            same = "and its answer stays the same" if self.same_prediction else "but its answer CHANGES"
             within = "within" if self.faithful else "NOT within"
-            return f"T{share[1:]}, {same} when the others are replaced ({within} tolerance)."
+            same = "with the same prediction" if self.same_prediction else "with a CHANGED prediction"
+            return f"T{share[1:]}; with the others replaced, it stays {within} tolerance, {same}."
         words = (
-            f"In these {self.count:,} graphs {share}. {self.faithful:,} of {self.count:,} explanations are within "
-            "tolerance when the model is run without the others"
+            f"In these {self.count:,} graphs {share}. With the others replaced, {self.faithful:,} of {self.count:,} "
+            "stay within tolerance"
         )
         changed = self.count - self.same_prediction
         if changed:
@@ -78,16 +131,18 @@ class Totals:
         """(number, what it is) for the top of the page; with a single explanation its card says it all."""
         if self.count < 2:
             return []
-        result = [
-            (f"{self.faithful:,} of {self.count:,}", "faithful"),
+        mean = number(self.divergence / self.count) if math.isfinite(self.largest) else "∞"
+        told = (
+            (f"{self.known - self.wrong:,} of {self.known:,}", "right before masking")
+            if self.known
+            else (mean, f"mean divergence, tolerance {number(self.tolerance or 0.0)}")
+        )
+        return [
+            (percent(self.kept / max(self.carried, 1)), "of the messages kept"),
+            (f"{self.faithful:,} of {self.count:,}", "within tolerance"),
             (f"{self.same_prediction:,} of {self.count:,}", "same prediction"),
-            (percent(self.retained / self.count), "retained, mean of graphs"),
-            (number(self.divergence / self.count) if math.isfinite(self.largest) else "∞", "mean divergence"),
-            (number(self.largest), "largest divergence"),
+            told,
         ]
-        if self.known:
-            result.append((f"{self.known - self.wrong:,} of {self.known:,}", "right before masking"))
-        return result
 
     @property
     def layers(self) -> Table | None:
@@ -99,6 +154,16 @@ class Totals:
             for name, (kept, carried) in zip(self.sites, self.per_site, strict=True)
         ]
         return Table("Messages kept, layer by layer", ["layer", "kept", "of", "share"], rows)
+
+
+def _layer_names(explanation: Explanation) -> list[str]:
+    """By the number of the layer: of sites that send at the same time, each along other edge types, what they share."""
+    names: dict[int, list[str]] = {}
+    for name, site, layer in zip(
+        explanation.sites, explanation.structure, layers_of(explanation.structure), strict=True
+    ):
+        names.setdefault(layer, []).append(site.layer or name)
+    return [found[0] for found in names.values()]
 
 
 class Chosen(NamedTuple):

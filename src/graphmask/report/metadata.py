@@ -31,12 +31,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import Explanation
+from graphmask.explanation import ASKED, Explanation, rows_in_words
 from graphmask.hetero_explanation import TYPE_NAMES, HeteroExplanation
 from graphmask.report import question as questions
 from graphmask.report.sentence import Role
@@ -64,7 +64,7 @@ def read(explanation: Explanation, type_names: Mapping[int, str] | Sequence[str]
     """Everything the page can show, in the form it shows it."""
     info, nodes, edges = explanation.info, explanation.num_nodes, explanation.edge_index.shape[1]
     found = Metadata()
-    found.title = next((str(info[key]) for key in ("title", "id", "name") if info.get(key) is not None), None)
+    found.title = read_title(explanation)
     notes = info.get("notes") or []
     found.notes = [notes] if isinstance(notes, str) else [str(note) for note in notes]
     if questions.is_question(info):
@@ -97,6 +97,50 @@ def read(explanation: Explanation, type_names: Mapping[int, str] | Sequence[str]
         found.node_labels = found.node_labels or found.tokens
     found.label, found.predicted, found.error = _answers(explanation)
     return found
+
+
+def read_title(explanation: Explanation) -> str | None:
+    info = explanation.info
+    return next((str(info[key]) for key in ("title", "id", "name") if info.get(key) is not None), None)
+
+
+def heading(explanation: Explanation) -> str:
+    """Which rows were asked about, by the names of their nodes where these have any; empty if it was about all."""
+    if explanation.index is None:
+        return ""
+    asked = [int(node) for node in explanation.info.get(ASKED, ())]
+    names = [name for name in (_name_of(explanation, node) for node in asked[:5]) if name]
+    if not names:
+        return rows_in_words(explanation.index).capitalize()
+    # A row may be a pair of nodes: then there are more nodes than rows.
+    more = f" and {len(asked) - 5} more" if len(asked) > 5 else ""
+    return f"{rows_in_words(explanation.index).capitalize()} ({', '.join(names)}{more})"
+
+
+def _name_of(explanation: Explanation, node: int) -> str | None:
+    """Of one node, without reading the names of all."""
+    for key in ("node_labels", "tokens"):
+        names = explanation.info.get(key)
+        if isinstance(names, list | tuple) and len(names) == explanation.num_nodes:
+            return str(names[node])
+    return " ".join(map(str, explanation.node(node))) if isinstance(explanation, HeteroExplanation) else None
+
+
+class Labels(NamedTuple):
+    """Names for people: one per node and one per edge, where there are any."""
+
+    nodes: list[str] | None
+    edges: list[str] | None
+
+
+def labels(explanation: Explanation, node_labels: Sequence[str] | None = None) -> Labels:
+    """Names of nodes and of edge types, from ``node_labels`` or from the explanation itself."""
+    if node_labels is not None and len(node_labels) != explanation.num_nodes:
+        raise GraphMaskError(f"Expected {explanation.num_nodes} node_labels, one per node, got {len(node_labels)}.")
+    found = read(explanation)
+    return Labels(
+        found.node_labels if node_labels is None else [str(label) for label in node_labels], found.edge_labels
+    )
 
 
 def _node_labels(info: Mapping[str, Any], nodes: int, found: Metadata) -> list[str] | None:

@@ -34,6 +34,7 @@
   });
 
   const nameOf = (card, v) => (card.node.has(v) ? card.node.get(v).label : card.data.names[v] ?? String(v));
+  const isAsked = (card, v) => Boolean(card.data.asked?.includes(v));
   const typeOf = (card, e) => (e.type < 0 ? "" : card.data.types[e.type][0]);
   const styleOf = (card, e) => (e.type < 0 ? "c0 d0" : card.data.types[e.type][1]);
   const fate = (state) => ["no message", "dropped", "kept"][state];
@@ -130,15 +131,17 @@
 
   const drawNode = (card, picture, n, x, y, r, where, column = null) => {
     const count = (card.data.paths?.[n.id] ?? []).length;
-    const group = draw("g", { class: "node", "data-node": n.id, transform: `translate(${x} ${y})`, "data-tip": n.label }, picture);
+    const asked = isAsked(card, n.id), word = asked ? `${n.label} (asked about)` : n.label;
+    const group = draw("g", { class: asked ? "node asked" : "node", "data-node": n.id, transform: `translate(${x} ${y})`, "data-tip": word }, picture);
     if (column !== null) group.dataset.column = column;
     if (card.data.paths) {
       group.setAttribute("role", "button");
       group.setAttribute("tabindex", "-1");
-      group.setAttribute("aria-label", `node ${n.label}, ${plural(count, "retained path")}`);
-      group.dataset.tip = `${n.label}\n${plural(count, "retained path")} end${count === 1 ? "s" : ""} here`;
+      group.setAttribute("aria-label", `node ${word}, ${plural(count, "retained path")}`);
+      group.dataset.tip = `${word}\n${plural(count, "retained path")} end${count === 1 ? "s" : ""} here`;
     }
     draw("circle", { class: "reach", r: r + (column === null ? 8 : 4) }, group);  // fingers are wider than nodes
+    if (asked && (column === null || column === card.data.sites.length)) draw("circle", { class: "ring", r: r + 4 }, group);
     draw("circle", { r }, group);
     if (where === "inside") draw("text", { y: r * 0.32, "font-size": r * (n.label.length > 2 ? 0.72 : 0.86) }, group, n.label);
     const outside = { below: [0, r + 13, "middle"], above: [0, -r - 6, "middle"], before: [-r - 6, 4, "end"], after: [r + 6, 4, "start"] }[where];
@@ -272,7 +275,7 @@
     const shown = lines.filter((l) => everything || l.state === KEPT);
     const touched = new Set(shown.flatMap((l) => [l.e.source, l.e.target]));
     const all = everything || card.data.rows.length <= ALL_ROWS_UP_TO;
-    const rows = card.data.rows.filter((v) => all || touched.has(v) || v === card.selected);
+    const rows = card.data.rows.filter((v) => all || touched.has(v) || v === card.selected || isAsked(card, v));
     holder.replaceChildren();
     card.hops = [];
     if (!rows.length) return void make("p", { class: "empty" }, holder, "No message is kept.");
@@ -381,13 +384,13 @@
     const typed = card.data.types.length > 0;
     const score = (e, s) => (e.state[s] === SILENT ? -1 : e.scores[s]);
     const columns = [
-      ["edge", (e) => e.id], ["source", (e) => nameOf(card, e.source)], ["target", (e) => nameOf(card, e.target)],
+      ["edge", (e) => card.data.numbers?.[e.id] ?? e.id], ["source", (e) => nameOf(card, e.source)], ["target", (e) => nameOf(card, e.target)],
       ...(typed ? [["type", (e) => typeOf(card, e)]] : []),
       ...card.data.sites.map((name, s) => [name, (e) => score(e, s)]),
     ];
     const rows = card.data.table.map((id) => {
       const e = card.edge.get(id), row = make("tr", { "data-edge": id });
-      make("td", { class: "num" }, row, id);
+      make("td", { class: "num" }, row, card.data.numbers?.[id] ?? id);
       make("td", {}, row, nameOf(card, e.source));
       make("td", {}, row, nameOf(card, e.target));
       if (typed) {

@@ -35,14 +35,16 @@ def render(
     title: str,
     verdict: str,
     tables: Sequence[Table] = (),
+    charts: Sequence[Any] = (),
     figures: Sequence[tuple[str, str]] | None = None,
     contents: bool = False,
     remark: str = "",
 ) -> str:
     """The complete HTML document.
 
-    ``figures`` are (number, what it is) for the top, by default over the examples; with ``contents`` there are
-    links to the sections; ``remark`` stands above the examples.
+    ``charts`` (see :mod:`graphmask.report.charts`) stand at the top, each folds out into its table; where there are
+    any, ``tables`` follow the examples. ``figures`` are (number, what it is) for the top, by default over the examples;
+    with ``contents`` there are links to the sections; ``remark`` stands above the examples.
     """
     slots = type_slots(label for example in examples for label in example.edge_types or ())
     cards = [card(example, slots) for example in examples]
@@ -60,10 +62,11 @@ def render(
     return environment.get_template("page.html.jinja").render(
         title=title,
         verdict=verdict,
-        tables=[_aligned(number, table) for number, table in enumerate(tables)],
+        tables=[_aligned(number, table) for number, table in enumerate(tables, start=len(charts))],
+        charts=[(chart, _aligned(number, chart.table)) for number, chart in enumerate(charts)],
         cards=cards,
         figures=_figures(examples) if figures is None else figures,
-        contents=contents and bool(tables),
+        contents=contents and bool(tables or charts),
         remark=remark,
         any_error=any(example.error is not None for example in examples),
         style=Markup((here / "page.css").read_text(encoding="utf-8")),
@@ -120,8 +123,8 @@ def _figures(examples: Sequence[Example]) -> list[tuple[str, str]]:
     n = len(examples)
     faithful = sum(example.faithful for example in examples)
     figures = [
-        (f"{faithful:,} of {n:,}", "faithful"),
-        (percent(sum(example.retained for example in examples) / n), "retained, mean of graphs"),
+        (f"{faithful:,} of {n:,}", "within tolerance"),
+        (percent(sum(example.retained for example in examples) / n), "kept, mean of graphs"),
         (number(max(example.divergence for example in examples)), "largest divergence"),
     ]
     told = [example.same_prediction for example in examples if example.same_prediction is not None]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphmask import labels
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
@@ -180,6 +181,9 @@ def notes_of(metadata: Metadata | None, batch: Any, found: list[Explanation], wh
             f"Expected metadata(batch) to return a list of {count} dictionaries, one per graph of {where}, got {got}."
         )
     places = [f"graph {number} of {where}" for number in range(count)]
+    for note, explanation, place in zip(notes, found, places, strict=True):
+        if isinstance(note, Mapping):
+            labels.check(note, explanation, place)
     return [_note(note, info, place) for note, info, place in zip(notes, own, places, strict=True)]
 
 

@@ -30,6 +30,11 @@ from graphmask.tapping.taps import AdjacencyTap, MessageTap
 
 def check_model(model: nn.Module) -> None:
     """Raise for what hooks cannot see into."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise GraphMaskError(
+            f"Expected the model itself, got it wrapped in {type(model).__name__}, which runs copies that hooks do not "
+            "see. Pass model.module; several processes are for `fit` to use (docs/distributed.md)."
+        )
     for name, module in model.named_modules():
         compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
         if compiled or isinstance(module, torch.jit.ScriptModule):

@@ -167,7 +167,9 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         return [[name, *(column(f) for column in columns)] for name, f in found.items()]
 
     def spread(key: str, digits: int = 1) -> Callable[[dict[str, Any]], str]:
-        return lambda f: f"{f[key]:.{digits}f} ± {f[f'{key}_std']:.{digits}f}"
+        # One seed has no spread; "± 0.0" would claim that there is none.
+        several = len(figures["seeds"]) > 1
+        return lambda f: f"{f[key]:.{digits}f}" + (f" ± {f[f'{key}_std']:.{digits}f}" if several else "")
 
     def times_graphmask(f: dict[str, Any]) -> str:
         return f"{f['ms_alone'] / found['graphmask']['ms_alone']:,.1f}" if "graphmask" in found else ""
@@ -210,7 +212,8 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 def markdown(figures: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, figures["seeds"]))
-    parts = [f"{figures['task']}, seeds {seeds}; mean ± standard deviation over seeds.\n"]
+    spread = "; mean ± standard deviation over seeds" if len(figures["seeds"]) > 1 else ""
+    parts = [f"{figures['task']}, {'seeds' if spread else 'seed'} {seeds}{spread}.\n"]
     for title, header, body in tables(figures):
         lines = [header, ["---"] * len(header), *body]
         parts.append(f"\n{title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines))

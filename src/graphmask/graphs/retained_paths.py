@@ -1,0 +1,79 @@
+"""Chains of kept messages: which of them end in a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphmask.graphs.sites import Site, layers_of
+
+
+class Hop(NamedTuple):
+    """One kept message: edge ``source -> target`` (position ``edge``) at site number ``site``."""
+
+    site: int
+    edge: int
+    source: int
+    target: int
+
+
+#: Kept messages by the layer that sends them and the node that receives them.
+Incoming = dict[tuple[int, int], list[Hop]]
+
+
+def reaching(
+    edge_index: Tensor, kept: Tensor, structure: Sequence[Site], nodes: int, targets: Sequence[int] | None = None
+) -> Tensor:
+    """bool [L, E]: kept messages from which kept messages lead to one of the nodes ``targets``; by default, all.
+
+    The search runs backwards over whole tensors: it takes one pass however many nodes there are.
+    """
+    if targets is None:
+        return kept
+    layers, found = layers_of(structure), torch.zeros_like(kept)
+    highest = int(edge_index.max()) + 1 if edge_index.numel() else 0
+    reached = torch.zeros(max(nodes, highest, 1 + max(targets, default=-1)), dtype=torch.bool, device=kept.device)
+    reached[list(targets)] = True
+    for layer in reversed(range(max(layers, default=-1) + 1)):
+        before = reached.clone()
+        for site in (number for number, at in enumerate(layers) if at == layer):
+            sender, receiver = edge_index.flip(0) if structure[site].reverse else edge_index
+            found[site] = kept[site] & before[receiver]
+            reached[sender[found[site]]] = True
+    return found
+
+
+def incoming(
+    edge_index: Tensor, kept: Tensor, structure: Sequence[Site], nodes: int, targets: Sequence[int] | None = None
+) -> Incoming:
+    """Index the kept messages once; with ``targets``, only those from which one of these nodes can be reached."""
+    layers = layers_of(structure)
+    found: Incoming = {}
+    for site, messages in enumerate(reaching(edge_index, kept, structure, nodes, targets)):
+        edges = messages.nonzero().view(-1)
+        ends = edge_index[:, edges].flip(0) if structure[site].reverse else edge_index[:, edges]
+        for edge, source, target in zip(edges.tolist(), *ends.tolist(), strict=True):
+            found.setdefault((layers[site], target), []).append(Hop(site, edge, source, target))
+    return found
+
+
+def ending_in(
+    target: int, index: Incoming, structure: Sequence[Site], *, limit: int = 1000, persist: bool = True
+) -> list[tuple[Hop, ...]]:
+    """Paths that end in ``target``, each as long as it can be, longest first; see `Explanation.paths`."""
+    layers = layers_of(structure)
+    found: list[tuple[Hop, ...]] = []
+    last = layers[-1] + 1 if layers else 0
+    stack: list[tuple[int, int, tuple[Hop, ...]]] = [(last, target, ())]
+    while stack and len(found) < limit:
+        layer, node, tail = stack.pop()
+        below = range(layer) if persist else range(max(layer - 1, 0), layer)
+        hops = [hop for k in below for hop in index.get((k, node), ())]
+        # With persistence a hop two layers down is reached directly; that is one path, not several.
+        stack += [(layers[hop.site], hop.source, (hop, *tail)) for hop in reversed(hops)]
+        if not hops and tail:
+            found.append(tail)
+    return sorted(found, key=len, reverse=True)

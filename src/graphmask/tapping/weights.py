@@ -1,0 +1,27 @@
+"""Has a model changed since gates were fitted to it?"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from graphmask import files
+
+
+class Weights:
+    """What a model's weights were. Asking again costs a look at counters; only if these moved, at the numbers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.versions, self.fingerprint = _versions(model), files.fingerprint(model)
+
+    def changed(self, model: nn.Module) -> bool:
+        now = _versions(model)
+        if now == self.versions:
+            return False
+        if files.fingerprint(model) != self.fingerprint:
+            return True
+        self.versions = now  # the same numbers, written anew
+        return False
+
+
+def _versions(model: nn.Module) -> tuple[int, ...]:
+    return tuple(number for parameter in model.parameters() for number in (id(parameter), parameter._version))
