@@ -13,7 +13,7 @@ endif
 demo: $(VENV)/installed
 	$(BIN)/graphmask demo
 
-# Lint, types, and the tests that are done within two minutes on two cores.
+# Lint, types, and the tests without the marker slow (200 CPU seconds, so two minutes at best on two idle cores).
 check: $(VENV)/installed-dev lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
