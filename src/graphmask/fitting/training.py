@@ -51,6 +51,8 @@ JUDGED_FROM = 0.6
 WANTED = 0.8
 #: Bounds of the caution: the divergence of noisy gates may well be more than that of hard ones.
 BOLD, TIMID = 0.4, 10.0
+#: The least caution of the aim while there is less noise: then noisy gates diverge hardly more than hard ones.
+LEAST = 0.7
 #: With several sites, the noisy phase is drawn out once the aim has risen, while the upper bound is below this share of
 #: the tolerance; at most until there are twice as many steps.
 SLACK = 0.5
@@ -119,7 +121,7 @@ class Training:
         """The divergence aimed at: rising, so that what matters least is dropped first, whatever the seed."""
         first, last = self.recipe.first_aim, self.recipe.last_aim
         aim: float = first * (last / first) ** min(self.progress / self.recipe.risen, 1.0)
-        return aim * self.tolerance / self.caution
+        return aim * self.tolerance / max(self.caution, LEAST if self.held else 0.0)
 
     @property
     def noise(self) -> float:
