@@ -10,7 +10,7 @@ import pytest
 
 import graphmask
 from graphmask import experiments, methods
-from graphmask.cli import common
+from graphmask.cli import names
 
 #: Packages that `from graphmask import GraphMask` may load, together with what these load by themselves.
 BASE = {"torch", "torch_geometric"}
@@ -53,8 +53,8 @@ def test_help_does_not_wait_for_torch() -> None:
 
 
 def test_help_names_what_there_is() -> None:
-    assert tuple(experiments.TASKS) == common.TASKS
-    assert tuple(methods.METHODS) == common.METHODS
+    assert tuple(experiments.TASKS) == names.TASKS
+    assert tuple(methods.METHODS) == names.METHODS
 
 
 def test_names_are_found_when_asked_for() -> None:

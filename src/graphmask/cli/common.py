@@ -1,7 +1,7 @@
 """Options and output that commands share.
 
 Modules of commands are all loaded for ``graphmask --help``, which must not wait for torch: they import what computes
-inside their functions, and the names that help texts list stand here.
+inside their functions, and the names that help texts list stand in `names`.
 """
 
 from __future__ import annotations
