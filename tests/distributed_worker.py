@@ -63,7 +63,7 @@ def exact(recipe: str = "concave") -> GraphMask:
 def noiseless() -> Iterator[None]:
     """Gates without their noise, which is drawn batch by batch: no two divisions of the data draw alike."""
     noisy = hard_concrete.noisy
-    hard_concrete.noisy = lambda location, generator=None: torch.sigmoid(location / hard_concrete.WIDTH)
+    hard_concrete.noisy = lambda location, scale=1.0, generator=None: torch.sigmoid(location / hard_concrete.WIDTH)
     try:
         yield
     finally:
@@ -73,11 +73,13 @@ def noiseless() -> Iterator[None]:
 def fitted(recipe: str, batches: Any, accumulate: int = 1) -> dict[str, Any]:
     """A fit in double precision, and what it says of the test graphs (this process's share of them)."""
     torch.set_default_dtype(torch.double)
-    explainer = exact(recipe)
-    with noiseless():
-        history = explainer.fit(batches, TEST, epochs=EPOCHS, progress=False, accumulate=accumulate)
-    found = list(explainer.explain_all(TEST, allow_infeasible=True))
-    torch.set_default_dtype(torch.float)
+    try:
+        explainer = exact(recipe)
+        with noiseless():
+            history = explainer.fit(batches, TEST, epochs=EPOCHS, progress=False, accumulate=accumulate)
+        found = list(explainer.explain_all(TEST, allow_infeasible=True))
+    finally:
+        torch.set_default_dtype(torch.float)
     assert explainer.probe is not None
     return {
         "state": dict(explainer.probe.state_dict()),

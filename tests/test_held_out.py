@@ -48,6 +48,16 @@ def test_a_list_is_divided_by_batches() -> None:
     assert numbers(fitted) == sorted(numbers(fitted))
 
 
+def test_batches_of_one_step_stay_together() -> None:
+    batches = [Batch.from_data_list(graphs(10, 10 * n)) for n in range(40)]
+    fitted, judged = held_out.divided(batches, None, together=2)
+    assert judged is not None
+    assert len(numbers(judged)) == 60  # 15 % of 20 pairs
+    assert all(number % 20 == place % 20 for place, number in enumerate(numbers(judged)))
+    assert sorted(numbers(fitted) + numbers(judged)) == list(range(400))
+    assert held_out.divided(batches, None, together=3) == (batches, None)
+
+
 def test_no_more_is_held_out_than_is_missing() -> None:
     batches = [Batch.from_data_list(graphs(10, 10 * n)) for n in range(40)]
     given = [Batch.from_data_list(graphs(85, 1000)), Batch.from_data_list(graphs(85, 2000))]

@@ -129,8 +129,6 @@ class GraphMask(Method):
         """
         if accumulate < 1:
             raise GraphMaskError(f"Expected at least one batch per step, got accumulate={accumulate}.")
-        loader = graphs_of(loader, self.forward)
-        validation = None if validation is None else graphs_of(validation, self.forward)
         team = distributed.team(accelerator)
         if self.precision is None:
             self.precision = batches.check_precision(distributed.precision(accelerator))
@@ -152,6 +150,8 @@ class GraphMask(Method):
         team: Team,
     ) -> History:
         with guest(self.model):  # also for the scan: a shuffling loader draws from the user's random state
+            loader = graphs_of(loader, self.forward)
+            validation = None if validation is None else graphs_of(validation, self.forward)
             count = batches.scan(loader, "the loader")
             if count > 1:
                 batches.check_cached(self.model)
@@ -159,7 +159,7 @@ class GraphMask(Method):
                 batches.scan(validation, "the validation loader")
             if epochs is not None and epochs < 1:
                 raise GraphMaskError(f"Expected at least one epoch, got {epochs}.")
-            whole, (loader, validation) = loader, divided(loader, validation)
+            whole, (loader, validation) = loader, divided(loader, validation, team.size * accumulate)
             if loader is not whole:
                 count = sum(1 for _ in loader)
             again = _Repeatable(loader, self.seed)

@@ -40,6 +40,8 @@ OTHERS = {
     "erosion",
     "fleiss_kappa",
     "frontier",
+    "heads",  # these two in tests/attention
+    "kinds",
     "pyg_metrics",
     "layers_dropped",
     "list_paths",

@@ -149,6 +149,7 @@ def test_same_seed_same_explanation_also_after_saving(case: Case, tmp_path: Path
         assert torch.equal(case.run(model, graph(8)), expected.masked)
 
 
+@pytest.mark.filterwarnings("ignore:The model's weights have changed")
 @pytest.mark.parametrize("name", ["sage", "hgt", "han", "to_hetero"])
 def test_no_look_ahead(name: str) -> None:
     """The first layer's gates do not change with the second layer."""

@@ -103,7 +103,8 @@ def test_repair_reopens_until_faithful(name: str) -> None:
             with graphmask.masked(known.model, repaired):
                 assert torch.equal(run(known.model, data), repaired.masked)
             rows = graphmask.divergence.kl(repaired.original, repaired.masked)
-            assert repaired.divergence == pytest.approx(float(rows.mean()), abs=1e-7)
+            # Where next to nothing is left of it, rounding in single precision makes it a little less than zero.
+            assert repaired.divergence == pytest.approx(max(float(rows.mean()), 0.0), abs=1e-7)
             assert repaired.reopened <= one_by_one(known.model, data, plain, 1e-5)
 
 

@@ -16,8 +16,12 @@ ENOUGH, SHARE = 200, 0.15
 PIECES = 20
 
 
-def divided(loader: Iterable[Any], validation: Iterable[Any] | None) -> tuple[Iterable[Any], Iterable[Any] | None]:
+def divided(
+    loader: Iterable[Any], validation: Iterable[Any] | None, together: int = 1
+) -> tuple[Iterable[Any], Iterable[Any] | None]:
     """The batches to fit on, and those to judge on; ``loader`` itself if nothing is held out.
+
+    So many batches ``together`` are a step: those of a list stay together.
 
     Lists lose some of their batches, PyTorch's and PyG's `DataLoader` some of their examples. Others stay whole: what
     a sampler or a stream will give cannot be told beforehand.
@@ -25,15 +29,15 @@ def divided(loader: Iterable[Any], validation: Iterable[Any] | None) -> tuple[It
     missing = ENOUGH - (0 if validation is None else sum(map(examples, validation)))
     if missing <= 0:
         return loader, validation
-    fitted, judged = _split(loader, missing)
+    fitted, judged = _split(loader, missing, together)
     if judged is None:
         return loader, validation
     return fitted, judged if validation is None else Both(validation, judged)
 
 
-def _split(loader: Iterable[Any], missing: int) -> tuple[Iterable[Any], Iterable[Any] | None]:
+def _split(loader: Iterable[Any], missing: int, together: int) -> tuple[Iterable[Any], Iterable[Any] | None]:
     if isinstance(loader, (list, tuple)):
-        return _of_batches(loader, missing)
+        return _of_batches(loader, missing, together)
     if not isinstance(loader, DataLoader) or type(loader) not in (DataLoader, GraphLoader):
         return loader, None
     if type(loader.sampler) not in (RandomSampler, SequentialSampler):
@@ -65,14 +69,16 @@ def _order(count: int) -> list[int]:
     return torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
 
 
-def _of_batches(loader: Sequence[Any], missing: int) -> tuple[list[Any], list[Any] | None]:
-    if len(loader) < PIECES:
+def _of_batches(loader: Sequence[Any], missing: int, together: int) -> tuple[list[Any], list[Any] | None]:
+    groups = [loader[at : at + together] for at in range(0, len(loader), together)]
+    if len(groups) < PIECES:
         return list(loader), None
-    order, held, found = _order(len(loader)), 0, 0
-    while held < int(SHARE * len(loader)) and found < missing:
-        found += examples(loader[order[held]])
+    order, held, found = _order(len(groups)), 0, 0
+    while held < int(SHARE * len(groups)) and found < missing:
+        found += sum(map(examples, groups[order[held]]))
         held += 1
-    return [loader[at] for at in sorted(order[held:])], [loader[at] for at in sorted(order[:held])]
+    fitted, judged = ([batch for at in sorted(part) for batch in groups[at]] for part in (order[held:], order[:held]))
+    return fitted, judged
 
 
 def _of_examples(loader: DataLoader[Any], missing: int) -> tuple[Iterable[Any], Iterable[Any] | None]:

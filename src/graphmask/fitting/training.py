@@ -51,11 +51,11 @@ JUDGED_FROM = 0.6
 WANTED = 0.8
 #: Bounds of the caution: the divergence of noisy gates may well be more than that of hard ones.
 BOLD, TIMID = 0.4, 10.0
-#: The least caution of the aim while there is less noise: then noisy gates diverge hardly more than hard ones.
-LEAST = 0.7
 #: With several sites, the noisy phase is drawn out once the aim has risen, while the upper bound is below this share of
 #: the tolerance; at most until there are twice as many steps.
 SLACK = 0.5
+#: The scale of the noise, which is 1 at first, when there are.
+LAST_NOISE = 0.5
 #: Snapshots for other tolerances, as shares of the rise.
 RUNGS = (0.25, 0.5, 0.75)
 #: Trials of keeping less at one site, at most; steps in which baselines adapt to each; and the upper bound of the
@@ -121,12 +121,12 @@ class Training:
         """The divergence aimed at: rising, so that what matters least is dropped first, whatever the seed."""
         first, last = self.recipe.first_aim, self.recipe.last_aim
         aim: float = first * (last / first) ** min(self.progress / self.recipe.risen, 1.0)
-        return aim * self.tolerance / max(self.caution, LEAST if self.held else 0.0)
+        return aim * self.tolerance / self.caution
 
     @property
     def noise(self) -> float:
-        """Less once the phase is drawn out, where hard gates do better than noisy ones: what noise alone costs."""
-        return min(self.caution, 1.0) if self.held else 1.0
+        """Less and less while the phase is drawn out: hard gates do better than noisy ones then."""
+        return 1.0 - (1.0 - LAST_NOISE) * self.held / self.steps
 
     def rate(self) -> float:
         """Of learning, as a share of its height."""
