@@ -157,11 +157,12 @@ def test_the_noisy_phase_is_drawn_out_while_there_is_tolerance_to_spare() -> Non
     fit.review(Judge(upper=0.49 * TOLERANCE))
     assert (fit.held, fit.clock) == (50, 550)
     assert fit.progress == pytest.approx(550 / 850)
-    fit.held = 1000
-    fit.step, fit.judged = 1600, 1550
+    fit.held = 1500
+    fit.step, fit.judged = 2100, 2050
     fit.review(Judge(upper=0.0))
-    assert (fit.held, fit.clock) == (1000, 600)
-    fit.step = 1850
+    assert (fit.held, fit.clock) == (1500, 600)
+    assert fit.noise == 0.5
+    fit.step = 2350
     assert fit.settling
     assert fit.rate() == pytest.approx(1.0)
 

@@ -197,9 +197,12 @@ class Judge:
         places = torch.linspace(0, len(kept) - 1, LEVELS + 1).long()
         found: list[tuple[float, float]] = []
         for level in sorted({LIMIT, *kept[places].tolist()}, reverse=True):
-            less = float(torch.searchsorted(kept, level, right=True)) / len(kept)
+            dropped = int(torch.searchsorted(kept, level, right=True))
+            less = dropped / len(kept)
             if less > WORTH and (not found or less < found[-1][1] - WORTH):
-                found.append((level, less))
+                # Halfway to the next location: on a location itself rounding would decide.
+                between = level if dropped == len(kept) else (level + float(kept[dropped])) / 2
+                found.append((between, less))
         return [(level, less * len(kept) / len(locations)) for level, less in found]
 
 

@@ -14,7 +14,7 @@ class Recipe:
     """
 
     name: str = "noisy"
-    steps: int = 1000  #: at least, in whole epochs; up to twice as many where there is more to drop
+    steps: int = 1000  #: at least, in whole epochs; up to 2.5 times as many where there is more to drop
     learning_rate: float = 5e-3  #: falls to zero towards the end of the noisy phase
     baseline_rate: float = 1e-2  #: in units of the messages' spread
     start: str = "auto"  #: baselines start at "zero", at the "mean" message, or at what goes unnoticed more often

@@ -52,8 +52,8 @@ WANTED = 0.8
 #: Bounds of the caution: the divergence of noisy gates may well be more than that of hard ones.
 BOLD, TIMID = 0.4, 10.0
 #: With several sites, the noisy phase is drawn out once the aim has risen, while the upper bound is below this share of
-#: the tolerance; at most until there are twice as many steps.
-SLACK = 0.5
+#: the tolerance; by so many times the steps at most.
+SLACK, LONGEST = 0.5, 1.5
 #: The scale of the noise, which is 1 at first, when there are.
 LAST_NOISE = 0.5
 #: Snapshots for other tolerances, as shares of the rise.
@@ -126,7 +126,7 @@ class Training:
     @property
     def noise(self) -> float:
         """Less and less while the phase is drawn out: hard gates do better than noisy ones then."""
-        return 1.0 - (1.0 - LAST_NOISE) * self.held / self.steps
+        return max(1.0 - (1.0 - LAST_NOISE) * self.held / self.steps, LAST_NOISE)
 
     def rate(self) -> float:
         """Of learning, as a share of its height."""
@@ -295,7 +295,7 @@ class Training:
         """Has the aim risen, and is there much tolerance to spare? One site's choice may wait for another's."""
         if self.recipe.sampled or self.progress < self.recipe.risen or len(self.probe.sites) < 2:
             return False
-        return self.held < self.steps and verdict.upper < SLACK * self.tolerance
+        return self.held < LONGEST * self.steps and verdict.upper < SLACK * self.tolerance
 
     @property
     def due(self) -> bool:

@@ -40,7 +40,7 @@ def applies(name: str, table: Mapping[str, Any]) -> bool:
     rows = _rows(table)
     if not rows:
         return False
-    if name == "patterns" and all(part is None for row in rows for part in row.get("pattern") or ()):
+    if name == "patterns" and all("pattern" in row and not any(row["pattern"] or ()) for row in rows):
         return False  # edges have no types: a path of dashes
     if name == "edge_types" and all(row.get("type") is None for row in rows):
         return False  # by layer alone: the first chart says it
