@@ -20,7 +20,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method, check_tolerance
 from graphmask.fitting import checkpoint, history
-from graphmask.fitting.calibration import MARGIN, choose
+from graphmask.fitting.calibration import MARGIN, sparsest
 from graphmask.fitting.held_out import divided
 from graphmask.fitting.history import History
 from graphmask.fitting.progress import Progress
@@ -201,7 +201,8 @@ class GraphMask(Method):
 
     def at(self, tolerance: float) -> GraphMask:
         """An explainer for another tolerance, at once and without data: the sparsest measured state that meets it."""
-        chosen = choose(self._fitted().frontier, check_tolerance(tolerance))
+        check_tolerance(tolerance)
+        chosen = sparsest(self._fitted().frontier, lambda verdict: verdict.meets(tolerance))
         if chosen is None:
             least = min((point.tolerance for point in self.frontier if max(point.kept) < 1), default=float("inf"))
             raise GraphMaskError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,8 @@ OFFSETS = (-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0
 FEW_OFFSETS = (-0.5, 0.0, 0.5)
 #: Divisions of the locations that a site keeps, which are tried when that site alone is to keep less.
 LEVELS = 8
+#: Locations that differ by less are the same but for rounding.
+ALIKE = 1e-6
 #: Share of what a site keeps that is worth another threshold.
 WORTH = 0.05
 
@@ -197,11 +199,11 @@ class Judge:
         places = torch.linspace(0, len(kept) - 1, LEVELS + 1).long()
         found: list[tuple[float, float]] = []
         for level in sorted({LIMIT, *kept[places].tolist()}, reverse=True):
-            dropped = int(torch.searchsorted(kept, level, right=True))
+            dropped = int(torch.searchsorted(kept, level + ALIKE, right=True))
             less = dropped / len(kept)
             if less > WORTH and (not found or less < found[-1][1] - WORTH):
                 # Halfway to the next location: on a location itself rounding would decide.
-                between = level if dropped == len(kept) else (level + float(kept[dropped])) / 2
+                between = LIMIT if dropped == len(kept) else float(kept[dropped - 1 : dropped + 1].mean())
                 found.append((between, less))
         return [(level, less * len(kept) / len(locations)) for level, less in found]
 
@@ -230,21 +232,28 @@ class Candidate:
     rung: int = -1  #: number of the snapshot; -1 is the last state
 
 
+def sparsest(candidates: Sequence[Candidate], fine: Callable[[Verdict], bool]) -> Candidate | None:
+    """The candidate that keeps least among those that drop something and are fine; None if none is.
+
+    Of candidates that keep the same, the one nearest to the trained thresholds, where unseen edges are least likely to
+    fall on the wrong side.
+    """
+    found = [candidate for candidate in candidates if not candidate.verdict.all_open and fine(candidate.verdict)]
+    return min(found, key=lambda one: (round(one.verdict.share, 6), sum(map(abs, one.thresholds))), default=None)
+
+
 def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
-    """The candidate that keeps least among those that drop something and meet the tolerance; None if none does.
+    """The state that a fit ends with; None if no candidate drops something within the tolerance.
 
     The last state counts first: a snapshot, taken when less was aimed at, keeps much more. So of the last state the
-    candidates that meet the tolerance, then those whose means are within it; then the snapshots alike. Of candidates
-    that keep the same, the one nearest to the trained thresholds, where unseen edges are least likely to fall on the
-    wrong side.
+    candidates that meet the tolerance, then those whose means are within it; then the snapshots alike.
     """
-    dropping = [candidate for candidate in candidates if not candidate.verdict.all_open]
     for last in (True, False):
-        some = [candidate for candidate in dropping if (candidate.rung < 0) is last]
-        fine = [candidate for candidate in some if candidate.verdict.meets(tolerance)]
-        fine = fine or [candidate for candidate in some if candidate.verdict.holds(tolerance)]
-        if fine:
-            return min(fine, key=lambda found: (round(found.verdict.share, 6), sum(map(abs, found.thresholds))))
+        some = [candidate for candidate in candidates if (candidate.rung < 0) is last]
+        found = sparsest(some, lambda verdict: verdict.meets(tolerance))
+        found = found or sparsest(some, lambda verdict: verdict.holds(tolerance))
+        if found is not None:
+            return found
     return None
 
 
