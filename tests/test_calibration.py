@@ -145,7 +145,7 @@ def test_levels_of_a_site_are_those_worth_a_trial() -> None:
     """By hand: eight edges, four of them alike; a threshold that saves next to nothing more is none."""
     locations = torch.tensor([[0.5] * 4 + [1.0, 1.0, 2.0, 2.01], [-1.0] * 8])
     judge = Judge(None, Imagined(locations, torch.zeros(2, 8)))
-    halfway = {place: value for place, value in ((2.0, 2.005), (1.0, 1.5), (0.5, 0.75))}  # to the next location
+    halfway = {2.0: 2.005, 1.0: 1.5, 0.5: 0.75}  # to the next location
 
     def levels(at: float) -> list[tuple[float, float]]:
         return [(pytest.approx(halfway.get(place, place), abs=1e-6), less) for place, less in expected[at]]

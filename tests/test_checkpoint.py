@@ -234,7 +234,7 @@ def test_everything_that_changes_is_in_the_file(tmp_path: Path) -> None:
     before.history = History([Epoch(0, 0.5, 2.0, [0.5, 0.5], verdict, True)], steps=3, seconds=1.5)
     before.rungs = [{name: value + 1 for name, value in before.probe.state_dict().items()}]
     before.sums += 3
-    for number, name in enumerate(("epoch", "held", "judged", "caution"), start=5):
+    for number, name in enumerate(("epoch", "drawn_out", "judged", "caution"), start=5):
         setattr(before, name, number)
     checkpoint.save(before, tmp_path / "x", {})
     checkpoint.load(after, tmp_path / "x", {})

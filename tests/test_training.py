@@ -72,9 +72,9 @@ def test_gates_are_noisy_and_then_hard() -> None:
     # The noise is logistic, and less when the phase is drawn out.
     assert float((draws[:, 3] > 0.5).float().mean()) == pytest.approx(1 / (1 + math.exp(-1 / 3)), abs=0.06)
     assert fit.noise == 1.0
-    fit.held = fit.step = 50
+    fit.drawn_out = fit.step = 50
     assert fit.noise == 0.75
-    fit.held = fit.step = 100
+    fit.drawn_out = fit.step = 100
     draws = torch.stack([fit.activate(location, 0) for _ in range(400)])
     assert float((draws[:, 3] > 0.5).float().mean()) == pytest.approx(1 / (1 + math.exp(-2 / 3)), abs=0.06)
     fit.step = 190
@@ -150,17 +150,17 @@ def test_the_noisy_phase_is_drawn_out_while_there_is_tolerance_to_spare() -> Non
     fit = fresh(steps=1000)
     fit.step, fit.judged = 500, 450  # the aim still rises
     fit.review(Judge(upper=0.0))
-    assert fit.held == 0
+    assert fit.drawn_out == 0
     fit.step, fit.judged = 600, 550
     fit.review(Judge(upper=0.51 * TOLERANCE))
-    assert fit.held == 0
+    assert fit.drawn_out == 0
     fit.review(Judge(upper=0.49 * TOLERANCE))
-    assert (fit.held, fit.clock) == (50, 550)
+    assert (fit.drawn_out, fit.clock) == (50, 550)
     assert fit.progress == pytest.approx(550 / 850)
-    fit.held = 1500
+    fit.drawn_out = 1500
     fit.step, fit.judged = 2100, 2050
     fit.review(Judge(upper=0.0))
-    assert (fit.held, fit.clock) == (1500, 600)
+    assert (fit.drawn_out, fit.clock) == (1500, 600)
     assert fit.noise == 0.5
     fit.step = 2350
     assert fit.settling

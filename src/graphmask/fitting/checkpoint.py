@@ -82,7 +82,7 @@ def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None
         "settings": settings,
         "step": training.step,
         "epoch": training.epoch,
-        "held": training.held,
+        "drawn_out": training.drawn_out,
         "judged": training.judged,
         "caution": training.caution,
         "constraint": training.constraint.state(),
@@ -116,7 +116,7 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
     training.sums.copy_(tensors["sums"])
     training.step = description["step"]
     training.epoch = description["epoch"]
-    training.held = description["held"]
+    training.drawn_out = description["drawn_out"]
     training.judged = description["judged"]
     training.caution = description["caution"]
     training.rungs = rungs_from_tensors(tensors)

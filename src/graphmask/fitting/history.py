@@ -67,7 +67,7 @@ class History:
         lines = [
             f"GraphMask: {self.steps:,} steps in {self.seconds:.0f} s.",
             f"Kept: {verdict.share:.1%} of the messages ({kept}).",
-            f"Divergence {verdict.divergence:.3g} (at most {verdict.upper:.3g} by two standard errors), tolerance "
+            f"Divergence {verdict.divergence:.3g} (upper bound {verdict.upper:.3g}), tolerance "
             f"{self.tolerance:.3g}; {verdict.within:.0%} of the rows are within tolerance, "
             f"{verdict.flips:.1%} change their prediction.",
         ]

@@ -34,7 +34,7 @@ class Progress:
             return
         shares = " ".join(f"{name} {share:.0%}" for name, share in zip(self.names, gates, strict=True))
         text = f"epoch {training.epoch + 1}  divergence {divergence:.3f}  open: {shares}"
-        self.bar.update(self.task, completed=training.step, total=training.steps + training.held, description=text)
+        self.bar.update(self.task, completed=training.step, total=training.steps + training.drawn_out, description=text)
 
     def epoch(self, training: Training) -> None:
         if self.bar.disable or len(training.history.epochs) == self.verdicts:

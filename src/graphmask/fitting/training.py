@@ -54,7 +54,7 @@ BOLD, TIMID = 0.4, 10.0
 #: With several sites, the noisy phase is drawn out once the aim has risen, while the upper bound is below this share of
 #: the tolerance; by so many times the steps at most.
 SLACK, LONGEST = 0.5, 1.5
-#: The scale of the noise, which is 1 at first, when there are.
+#: The scale of the noise at the end of a phase that was drawn out by its own length or more; it is 1 at first.
 LAST_NOISE = 0.5
 #: Snapshots for other tolerances, as shares of the rise.
 RUNGS = (0.25, 0.5, 0.75)
@@ -93,7 +93,7 @@ class Training:
         self.generator = torch.Generator(probe.scales.device).manual_seed(seed)
         self.step = 0
         self.epoch = 0
-        self.held = 0  # steps by which the noisy phase was drawn out
+        self.drawn_out = 0  # steps by which the noisy phase was drawn out
         self.judged = 0  # step of the last verdict
         self.sums = torch.zeros(2 + len(probe.sites), dtype=torch.double)  # since then: steps, divergence, gates
         self.caution = 1.0  # by how much less is aimed at: held-out data and hard gates may ask for it
@@ -106,7 +106,7 @@ class Training:
     @property
     def clock(self) -> int:
         """The place in the schedule: steps, less those by which it was drawn out."""
-        return self.step - self.held
+        return self.step - self.drawn_out
 
     @property
     def settling(self) -> bool:
@@ -126,7 +126,7 @@ class Training:
     @property
     def noise(self) -> float:
         """Less and less while the phase is drawn out: hard gates do better than noisy ones then."""
-        return max(1.0 - (1.0 - LAST_NOISE) * self.held / self.steps, LAST_NOISE)
+        return max(1.0 - (1.0 - LAST_NOISE) * self.drawn_out / self.steps, LAST_NOISE)
 
     def rate(self) -> float:
         """Of learning, as a share of its height."""
@@ -239,9 +239,9 @@ class Training:
         length = self.recipe.settle * self.steps
         count = min(TRIAL_STEPS, math.ceil(length))
         for number in range(count):
-            self.step = self.held + math.ceil(self.steps - length * (1 - number / count))
+            self.step = self.drawn_out + math.ceil(self.steps - length * (1 - number / count))
             self.take_step(next(batches))
-        self.step = self.held + self.steps
+        self.step = self.drawn_out + self.steps
         self.history.steps += count
 
     # Verdicts ------------------------------------------------------------------------------------------------
@@ -288,14 +288,14 @@ class Training:
         if len(self.rungs) < len(RUNGS) and self.progress >= RUNGS[len(self.rungs)] * self.recipe.risen:
             self.rungs.append(_copy(self.probe))
         if self.unfinished(verdict):
-            self.held += self.step - self.judged
+            self.drawn_out += self.step - self.judged
         return verdict
 
     def unfinished(self, verdict: Verdict) -> bool:
         """Has the aim risen, and is there much tolerance to spare? One site's choice may wait for another's."""
         if self.recipe.sampled or self.progress < self.recipe.risen or len(self.probe.sites) < 2:
             return False
-        return self.held < LONGEST * self.steps and verdict.upper < SLACK * self.tolerance
+        return self.drawn_out < LONGEST * self.steps and verdict.upper < SLACK * self.tolerance
 
     @property
     def due(self) -> bool:

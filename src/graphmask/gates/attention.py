@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
-from graphmask.gates.base import INITIAL_LOCATION, Gate, SiteSpec, inverse_scale, linear
+from graphmask.gates.base import INITIAL_LOCATION, Gate, SiteSpec, linear
 from graphmask.ops.kernels import ALL, clamp
 from graphmask.ops.moments import Moments
 
@@ -83,13 +83,6 @@ class AttentionGate(Gate):
             rows = self._faint(messages).movedim(1, -1)[call.pairs.allowed]
             found.setdefault("attention", []).append(Moments.of(rows))
         return {key: Moments.union(parts) for key, parts in found.items()}
-
-    @torch.no_grad()
-    def take(self, moments: dict[str, list[Moments]]) -> None:
-        for key, parts in moments.items():
-            found = Moments.union(parts)
-            self.get_buffer(f"mean:{key}").copy_(found.mean)
-            self.get_buffer(f"scale:{key}").copy_(inverse_scale(found.deviation))
 
     @torch.no_grad()
     def start_at(self, location: float) -> None:

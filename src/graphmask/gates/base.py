@@ -84,9 +84,13 @@ class Gate(nn.Module):
         """Of every input, by name, on one batch."""
         raise NotImplementedError
 
+    @torch.no_grad()
     def take(self, moments: dict[str, list[Moments]]) -> None:
         """Standardise by those of one or more batches."""
-        raise NotImplementedError
+        for key, parts in moments.items():
+            found = Moments.union(parts)
+            self.get_buffer(f"mean:{key}").copy_(found.mean)
+            self.get_buffer(f"scale:{key}").copy_(inverse_scale(found.deviation))
 
     def start_at(self, location: float) -> None:
         """Give all edges the same location: what they come to differ in is learnt, not drawn."""

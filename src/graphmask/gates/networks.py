@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
 from graphmask.gates.attention import AttentionGate
-from graphmask.gates.base import INITIAL_LOCATION, Gate, SiteSpec, inverse_scale, linear
+from graphmask.gates.base import INITIAL_LOCATION, Gate, SiteSpec, linear
 from graphmask.gates.bilinear import BilinearGate
 from graphmask.ops.kernels import ALL, Columns, Rows, Standard, Top, fold, head, place
 from graphmask.ops.moments import Moments
@@ -165,13 +165,6 @@ class EdgeGate(Gate):
                 if value.shape[0] and not (key in ("source", "target") and rows[key]):
                     rows[key].append(value)
         return {key: Moments.of(torch.cat(parts)) for key, parts in rows.items() if parts}
-
-    @torch.no_grad()
-    def take(self, moments: dict[str, list[Moments]]) -> None:
-        for key, parts in moments.items():
-            found = Moments.union(parts)
-            self.get_buffer(f"mean:{key}").copy_(found.mean)
-            self.get_buffer(f"scale:{key}").copy_(inverse_scale(found.deviation))
 
     @torch.no_grad()
     def start_at(self, location: float) -> None:
