@@ -12,15 +12,19 @@ from torch_geometric.nn.models import GCN
 
 from graphmask.divergence import Divergence
 from graphmask.fitting.calibration import (
+    CLEAR,
+    DROP_ALL,
     ERRORS,
     KEEP_ALL,
     MARGIN,
+    OFFSETS,
     Candidate,
     Judge,
     Tally,
     Validation,
     Verdict,
     choose,
+    clear_of_bounds,
     shifted,
     together,
 )
@@ -28,6 +32,7 @@ from graphmask.fitting.history import points
 from graphmask.gates import hard_concrete
 from graphmask.gates.probe import Probe
 from graphmask.graphs.batches import default_forward
+from graphmask.ops.kernels import LIMIT
 from graphmask.team import ALONE
 from reference import toy
 
@@ -151,9 +156,9 @@ def test_levels_of_a_site_are_those_worth_a_trial() -> None:
         return [(pytest.approx(halfway.get(place, place), abs=1e-6), less) for place, less in expected[at]]
 
     expected = {
-        0.0: [(3.0, 1.0), (2.0, 0.875), (1.0, 0.75), (0.5, 0.5)],
-        0.5: [(3.0, 0.5), (2.0, 0.375), (1.0, 0.25)],
-        1.5: [(3.0, 0.25), (2.0, 0.125)],
+        0.0: [(DROP_ALL, 1.0), (2.0, 0.875), (1.0, 0.75), (0.5, 0.5)],
+        0.5: [(DROP_ALL, 0.5), (2.0, 0.375), (1.0, 0.25)],
+        1.5: [(DROP_ALL, 0.25), (2.0, 0.125)],
     }
     for at in expected:
         assert judge.levels(0, at) == levels(at)
@@ -222,6 +227,19 @@ def test_thresholds_become_shifts_that_hard_gates_agree_with() -> None:
     for threshold in (-2.0, 0.1, 2.9, float(KEEP_ALL)):
         moved = location - (threshold - hard_concrete.EVEN)
         assert torch.equal(hard_concrete.hard(moved), location > threshold)
+
+
+def test_no_threshold_lies_where_many_locations_do() -> None:
+    """A threshold on a bound kept nothing of that pile when it was measured, and all of it when explaining."""
+    pile = torch.tensor([-LIMIT, -LIMIT, 0.0, LIMIT])
+    for threshold in (at + offset for at in (-2.9, 0.0, 1.0, LIMIT, DROP_ALL, KEEP_ALL) for offset in OFFSETS):
+        moved = clear_of_bounds(threshold)
+        assert min(abs(moved - LIMIT), abs(moved + LIMIT)) >= CLEAR - 1e-9
+        if threshold != KEEP_ALL and min(abs(threshold - LIMIT), abs(threshold + LIMIT)) > CLEAR:
+            assert (pile > moved).equal(pile > threshold)
+    assert (pile > clear_of_bounds(-LIMIT)).tolist() == [False, False, True, True]
+    assert not (pile > clear_of_bounds(LIMIT)).any()
+    assert (pile > clear_of_bounds(KEEP_ALL)).all()
 
 
 def test_tokens_of_a_sentence_are_no_examples() -> None:

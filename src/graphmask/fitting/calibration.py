@@ -23,8 +23,10 @@ EXAMPLES, SOME_EXAMPLES = 1500, 500
 ERRORS = 2.0
 #: Share of the tolerance that this upper bound may take up.
 MARGIN = 0.9
-#: Keeps every edge.
-KEEP_ALL = -LIMIT - 1
+#: Thresholds that keep every edge, and none.
+KEEP_ALL, DROP_ALL = -LIMIT - 1, LIMIT + 1
+#: Distance of others from the bounds of locations: many locations lie on a bound, where rounding would decide.
+CLEAR = 0.1
 #: Keeping this share, nothing is chosen.
 NEARLY_ALL = 0.99
 #: Distances from the trained thresholds that are tried, at all sites alike.
@@ -204,7 +206,7 @@ class Judge:
             if less > WORTH and (not found or less < found[-1][1] - WORTH):
                 # Halfway to the next location: on a location itself rounding would decide.
                 between = LIMIT if dropped == len(kept) else float(kept[dropped - 1 : dropped + 1].mean())
-                found.append((between, less))
+                found.append((clear_of_bounds(between), less))
         return [(level, less * len(kept) / len(locations)) for level, less in found]
 
 
@@ -257,7 +259,16 @@ def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | Non
     return None
 
 
+def clear_of_bounds(threshold: float) -> float:
+    """The threshold itself, or the nearest one that means the same and is away from the bounds of locations."""
+    if threshold < -LIMIT:
+        return KEEP_ALL
+    if threshold >= LIMIT:
+        return DROP_ALL
+    return min(max(threshold, -LIMIT + CLEAR), LIMIT - CLEAR)
+
+
 def shifted(judge: Judge, thresholds: Sequence[float], offsets: Sequence[float], rung: int = -1) -> list[Candidate]:
     """One candidate per offset of all thresholds."""
-    moved = [tuple(threshold + offset for threshold in thresholds) for offset in offsets]
+    moved = [tuple(clear_of_bounds(threshold + offset) for threshold in thresholds) for offset in offsets]
     return [Candidate(at, judge.verdict(at), rung) for at in moved]
