@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test docs lint clean
+.PHONY: demo check test coverage docs lint clean
 
 # Corpora that lie beside the checkout; the library itself looks only where GRAPHMASK_DATA says, and in the user's cache.
 ifneq ($(wildcard ../shared/data),)
@@ -13,7 +13,7 @@ endif
 demo: $(VENV)/installed
 	$(BIN)/graphmask demo
 
-# Lint, types, and the tests without the marker slow (200 CPU seconds, so two minutes at best on two idle cores).
+# Lint, types, and the tests without the marker slow: meant to end within two minutes on two idle cores.
 check: $(VENV)/installed-dev lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
@@ -23,6 +23,10 @@ test: $(VENV)/installed-dev lint
 	  && apt-get update -qq >/dev/null && apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "make test: no chromium here, the browser tests WILL BE SKIPPED"
 	$(BIN)/python -m pytest -n 2
+
+# All tests with the share of lines they run. Tracing makes them take a third longer, so it is not part of `make test`.
+coverage: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -n 2 --cov=graphmask --cov-report=term:skip-covered
 
 # The documentation site; a warning is an error.
 docs: $(VENV)/installed-dev

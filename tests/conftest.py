@@ -15,8 +15,10 @@ settings.register_profile(
 settings.load_profile("graphmask")
 
 HERE = Path(__file__).parent
-#: Files whose tests train models for long, start processes or drive a browser: `make check` leaves them out.
+#: Tests that train models for long, start processes or drive a browser, by file or by name. `make check` omits them.
 SLOW = {
+    "attention/test_texts.py",
+    "attention/test_white_box.py",
     "bench/test_battery.py",
     "bench/test_battery_figures.py",
     "bench/test_leaderboard.py",
@@ -27,6 +29,8 @@ SLOW = {
     "laws/test_reproducible.py",
     "laws/test_symmetry.py",
     "laws/test_untouched.py",
+    "methods/test_erasure_search.py::test_greedy_search_of_a_regression",
+    "methods/test_erasure_search.py::test_many_candidates_of_one_graph_at_once_or_one_of_many_graphs",
     "methods/test_laws.py",
     "report/test_browser.py",
     "report/test_browser_question.py",
@@ -44,6 +48,7 @@ SLOW = {
     "tasks/test_star_graphs.py",
     "test_analyse.py",
     "test_any_task.py",
+    "test_bench.py",
     "test_bench_store.py",
     "test_checkpoint.py",
     "test_cli.py",
@@ -61,5 +66,7 @@ SLOW = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix() in SLOW:
-            item.add_marker(pytest.mark.slow)
+        if item.path.is_relative_to(HERE):
+            file = item.path.relative_to(HERE).as_posix()
+            if not SLOW.isdisjoint((file, f"{file}::{getattr(item, 'originalname', item.name)}")):
+                item.add_marker(pytest.mark.slow)
