@@ -1,4 +1,4 @@
-"""From masks to what the model does: every function takes explanations (any iterable) and gives a small table.
+"""Tables about explanations: every function takes any iterable of explanations and returns a small table.
 
 Explanations are read once, in blocks: a store of millions streams through. Tables are `polars.DataFrame`, and need
 ``pip install graphmask[store]``.

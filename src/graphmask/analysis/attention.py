@@ -1,4 +1,4 @@
-"""Attention that a transformer needs: by layer and head, and by where it goes."""
+"""How much attention is kept: by layer and head, and by where the attended token stands."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ KINDS = ("self", "special", "first", "previous", "next", "word", "elsewhere")
 
 
 def heads(explanations: Iterable[Explanation]) -> polars.DataFrame:
-    """Share of messages kept by layer and head. A head of which nothing is kept can be dropped altogether.
+    """Share of messages kept by layer and head. Every explanation drops a head of which nothing is kept.
 
-    (Every explanation was verified by running the model without what it drops, that head included.)
+    (Each was verified on its own sentence by running the model without what it drops, that head included.)
 
     Columns:
         layer, head: head is null where all heads of a layer share their gates.
@@ -49,7 +49,7 @@ def heads(explanations: Iterable[Explanation]) -> polars.DataFrame:
 
 
 def kinds(explanations: Iterable[Explanation]) -> polars.DataFrame:
-    """Messages kept by where they come from: is attention needed, or is it parked at a separator?
+    """Messages kept by where they come from: how much of the attention to separators, for instance, is needed?
 
     "self" is the token itself; "special" a special token such as [CLS] or [SEP], where ``explanation.info`` says which
     those are (`graphmask.integrations.transformers.tokens`); "first" the first token; "previous" and "next" the
@@ -93,7 +93,7 @@ def kinds(explanations: Iterable[Explanation]) -> polars.DataFrame:
 
 
 def kind_of(explanation: Explanation) -> Tensor:
-    """[E] numbers of `KINDS`."""
+    """[E] for every edge the position of its kind in `KINDS`."""
     sender, receiver = explanation.edge_index
     special = torch.zeros(explanation.num_nodes, dtype=torch.bool, device=sender.device)
     special[list(explanation.info.get("special", ()))] = True

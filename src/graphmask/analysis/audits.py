@@ -1,4 +1,4 @@
-"""Audits of a fitted method: would another threshold, tolerance or baseline have told another story?"""
+"""Audits of a fitted method: how much depends on the threshold, the tolerance and the baseline?"""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _sweep(case: Case, choice: Choice, by: str, levels: Sequence[float]) -> tupl
 
 
 def baseline_swap(method: Method, loader: Iterable[Any], *, allow_infeasible: bool = False) -> polars.DataFrame:
-    """The same edges kept, the others replaced by something else: does the explanation hang on its baseline?
+    """The same edges kept, the others replaced by other baselines: how much does the divergence depend on them?
 
     Args:
         loader: is passed over twice, first for the mean messages.

@@ -55,6 +55,6 @@ def connections(
 
 
 def _graphs(gates: Tensor, graph: Tensor, count: int) -> Tensor:
-    """[L + 1] graphs with any of these gates at each layer, and at any."""
+    """[L + 1] number of graphs that have any of these gates at each layer; the last is for any layer."""
     there = torch.zeros(len(gates), count, dtype=torch.long).index_add(1, graph, gates.long()) > 0
     return torch.cat([there.sum(1), there.any(0).sum()[None]])

@@ -172,18 +172,21 @@ def _overlaps(
     sizes: Counter[tuple[int, int, bool]],
     beside: Counter[tuple[int, int, int, bool, bool]],
 ) -> None:
-    """A pair of nodes and a type that joins it is a place; two places of one pair overlap."""
+    """Two edges of different types overlap if they join the same pair of nodes; count them by layer and types.
+
+    A join is a pair of nodes together with a type of which an edge joins it.
+    """
     edges = block.carried[layer].nonzero().view(-1)
     source, target, kept = block.source[layer, edges], block.target[layer, edges], block.kept[layer, edges]
     if not directed:
         source, target = torch.minimum(source, target), torch.maximum(source, target)
     pair = (source * block.num_nodes + target).unique(return_inverse=True)[1]
     types, kind = block.edge_type[edges].unique(return_inverse=True)
-    places, place = (pair * len(types) + kind).unique(return_inverse=True)
-    every = torch.bincount(place, minlength=len(places))
-    retained = torch.bincount(place[kept], minlength=len(places))
-    first, second = _same_pair(places // max(len(types), 1))
-    kinds = places % max(len(types), 1)
+    joins, join = (pair * len(types) + kind).unique(return_inverse=True)
+    every = torch.bincount(join, minlength=len(joins))
+    retained = torch.bincount(join[kept], minlength=len(joins))
+    first, second = _same_pair(joins // max(len(types), 1))
+    kinds = joins % max(len(types), 1)
     codes = kinds[first] * len(types) + kinds[second]
     names = types.tolist()
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Named(NamedTuple):
-    """A table with its name for files, and for people its title and what it was worked out from if not from all."""
+    """A table, its name in files, its title, and a note that says which part of the data it is of, if not of all."""
 
     name: str
     title: str
@@ -66,7 +66,7 @@ SAMPLE, BATCHES, SEED = 10_000, 8, 0
 
 
 def of_store(store: Store) -> Iterator[Named]:
-    """What explanations alone tell, in memory that does not grow with their number."""
+    """Tables from explanations alone, in memory that does not grow with their number."""
     for name, (title, analysis) in STREAMED.items():
         yield Named(name, title, _with_names(analysis(store), type_names(store)))
     if has_one_class_each(store):
@@ -74,7 +74,7 @@ def of_store(store: Store) -> Iterator[Named]:
 
 
 def type_names(store: Store) -> list[str] | None:
-    """Names of edge types, where data was heterogeneous or once was (`HeteroData.to_homogeneous`)."""
+    """Names of edge types, where data is heterogeneous or was made by `HeteroData.to_homogeneous`."""
     return store.types.names if store.types is not None else store[0].info.get(TYPE_NAMES)
 
 
@@ -103,14 +103,14 @@ def _with_names(frame: polars.DataFrame, names: list[str] | None) -> polars.Data
 
 
 def mask_leakage_of(store: Store) -> Named:
-    """A probe is fitted to all masks at once: to as many as fit in memory whatever the store."""
+    """`mask_leakage` on a sample of fixed size, because its probe is fitted to all masks at once."""
     frame = mask_leakage(store.sample(SAMPLE, SEED), seed=SEED, most=SAMPLE)
     note = drawn(min(SAMPLE, len(store)), len(store))
     return Named("mask_leakage", "Can the prediction be read off the mask pattern?", frame, note)
 
 
 def has_one_class_each(store: Store) -> bool:
-    """Is there a class per graph to be told from masks, and are there graphs enough?"""
+    """True if every graph has one predicted class and there are enough graphs for a probe."""
     import polars as pl
 
     one = (pl.col("shape").list.first() == 1) & pl.col("prediction").is_not_null()
@@ -118,14 +118,14 @@ def has_one_class_each(store: Store) -> bool:
 
 
 def of_model(method: Method, batches: Sequence[Any]) -> Iterator[Named]:
-    """What running the model again tells, on a few of the batches; the notes say on how many graphs."""
+    """Tables that need further runs of the model, on a sample of the batches; notes say on how many graphs."""
     some, note = sample(batches)
     for name, (title, analysis) in RUN_AGAIN.items():
         yield Named(name, title, analysis(method, some, allow_infeasible=True), note)
 
 
 def sample(batches: Sequence[Any]) -> tuple[list[Any], str]:
-    """A few of the batches, the same ones every time, and how many graphs of how many they are."""
+    """A sample of the batches, the same one every time, and a note on how many graphs of how many it has."""
     chosen = sorted(Random(SEED).sample(range(len(batches)), min(BATCHES, len(batches))))
     some = [batches[number] for number in chosen]
     return some, drawn(_graphs(some), _graphs(batches))
@@ -136,5 +136,5 @@ def _graphs(batches: Iterable[Any]) -> int:
 
 
 def drawn(used: int, of: int) -> str:
-    """A note; nothing where nothing was left out."""
+    """A note on how many of how many were drawn; empty if all were."""
     return "" if used == of else f"{used:,} of {of:,} graphs, drawn with seed {SEED}"

@@ -165,7 +165,7 @@ def _measure(
 
 
 def _gates(case: Case, choice: Choice, side: str) -> Iterator[Tensor]:
-    """Of all layers at once; then of one layer after the other, the rest left as they are."""
+    """Gates with all layers masked at once, then with one layer masked after the other."""
     carried = case.trace.carried
     alone = choice.kept if side == KEPT else carried & ~choice.kept
     yield alone

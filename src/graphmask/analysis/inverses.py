@@ -48,7 +48,7 @@ def inverses(explanations: Iterable[Explanation], inverse_types: Mapping[int, in
 
 
 def _counts(block: Block, layer: int, inverse_types: Mapping[int, int] | None) -> list[int]:
-    """Kept, kept with inverse, edges, edges with inverse."""
+    """Numbers of kept edges, kept edges whose inverse is kept, all edges, and all edges that have an inverse."""
     source, target = block.source[layer], block.target[layer]
     edges = (block.carried[layer] & (source != target)).nonzero().view(-1)
     source, target, kept = source[edges], target[edges], block.kept[layer, edges]
@@ -60,7 +60,7 @@ def _counts(block: Block, layer: int, inverse_types: Mapping[int, int] | None) -
 
 
 def _typed(there: Tensor, back: Tensor, kind: Tensor, inverse_types: Mapping[int, int]) -> tuple[Tensor, Tensor]:
-    """Keys that also tell the type; that of the inverse is -1 where there is none."""
+    """Keys of edges and of their inverses that include the type; -1 where the type has no inverse."""
     if bool((kind == NO_TYPE).any()):
         raise GraphMaskError("Expected edges with types for inverse_types, got a graph without edge_type.")
     names = sorted({*kind.unique().tolist(), *inverse_types, *inverse_types.values()})

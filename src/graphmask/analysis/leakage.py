@@ -1,4 +1,4 @@
-"""Does the mask itself give the answer away?
+"""Can the answer be read off the mask itself?
 
 A gate network that knows the answer could write it into the pattern of open gates: the masked model would then agree
 with the original for the wrong reason. So a probe (logistic regression) tries to tell the model's prediction from
@@ -166,7 +166,7 @@ def shuffle(kept: Tensor, carried: Tensor, graph: Tensor, generator: torch.Gener
 
 
 class _Features:
-    """[G, ...] of masks, gathered block by block; which types there are is known in the end."""
+    """Features of masks, [G, ...], gathered block by block; the set of edge types is known after the last block."""
 
     def __init__(self) -> None:
         self.graphs = 0
@@ -212,7 +212,7 @@ def _compare(features: Tensor, shuffled: Sequence[Tensor], labels: Tensor, seed:
 
 
 def _folds(count: int, seed: int) -> Iterator[Tensor]:
-    """bool [count]: held out."""
+    """bool [count] per fold: which examples are held out."""
     place = torch.randperm(count, generator=torch.Generator().manual_seed(seed)) % FOLDS
     return (place == fold for fold in range(FOLDS))
 

@@ -51,7 +51,7 @@ def count_paths(
     targets: Sequence[int] | None = None,
     persist: bool = True,
 ) -> int:
-    """The number of retained paths from ``sources`` to ``targets``; see the module's words for what a path is."""
+    """The number of retained paths from ``sources`` to ``targets``; the module's docstring says what a path is."""
     into = paths_into(explanation, sources=sources, persist=persist)
     nodes = range(len(into)) if targets is None else set(nodes_of(explanation, targets))
     return sum(into[node] for node in nodes)

@@ -29,10 +29,10 @@ def studied(
     allow_infeasible: bool = False,
     explanations: Iterable[Explanation] | None = None,
 ) -> Iterator[Iterator[tuple[Case, Choice]]]:
-    """Inside, every batch with what the method keeps of it; the model leaves as it came, whatever happens.
+    """Inside the context, every batch with what the method keeps of it; the model is restored afterwards.
 
-    That is its own choice, without repair. Where there are ``explanations`` of the same graphs, in the same order, what
-    they keep.
+    What is kept is the method's own choice, without repair; or, where ``explanations`` of the same graphs are given in
+    the same order, what these keep.
     """
     batches.check_loader(loader, "the loader")
     method.check_ready(allow_infeasible or explanations is not None)
@@ -55,7 +55,7 @@ def studied(
 
 
 class _Made:
-    """Explanations that are there already, taken as the batches come that they were made from."""
+    """Explanations that were made before, handed out batch by batch in the order of the loader."""
 
     def __init__(self, explanations: Iterable[Explanation]) -> None:
         self.rest = iter(explanations)

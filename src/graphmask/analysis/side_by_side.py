@@ -1,4 +1,4 @@
-"""Many explained graphs side by side, as one: what holds for edges of one graph is computed for thousands at once."""
+"""Many explained graphs as one block, so that tables are computed for thousands of graphs at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Nodes = Sequence[int] | Key
 
 @dataclass
 class Block:
-    """``G`` graphs, ``E`` edges in all, ``L`` layers; nodes are numbered through.
+    """``G`` graphs, ``E`` edges in all, ``L`` layers; nodes are numbered consecutively across graphs.
 
     Layers are sites; of heterogeneous models, sites of several edge types that send at the same time are one layer.
     """
@@ -63,7 +63,7 @@ class Block:
 
     @classmethod
     def of_pieces(cls, pieces: Sequence[Piece]) -> Block:
-        """The same from a store, whose explanations are not made before somebody asks for them."""
+        """The same from a store, without building its `Explanation` objects unless they are asked for."""
         counts = torch.cat([piece.num_edges for piece in pieces])
         edges = torch.cat([piece.edge_index for piece in pieces], 1)
         graph = torch.arange(len(counts)).repeat_interleave(counts)
@@ -94,7 +94,7 @@ class Block:
         scores: Tensor,
         load: Callable[[], Sequence[Explanation]],
     ) -> Block:
-        """Of graphs with so many nodes and edges [G]."""
+        """A block of graphs whose numbers of nodes and edges, [G] each, are given."""
         graph = torch.arange(len(counts)).repeat_interleave(counts)
         first_node = sizes.cumsum(0) - sizes
         both = edges + first_node[graph]
@@ -123,7 +123,7 @@ class Block:
         return len(self.kept)
 
     def nodes(self, which: Nodes | None) -> Tensor:
-        """bool [N]; all nodes if None."""
+        """bool [N] True at these nodes; at all nodes if None."""
         if which is None:
             return torch.ones(self.num_nodes, dtype=torch.bool)
         chosen = torch.zeros(self.num_nodes, dtype=torch.bool)
@@ -133,7 +133,7 @@ class Block:
 
 
 def side_by_side(explanations: Iterable[Explanation]) -> Iterator[Block]:
-    """One pass over explanations of one model, in blocks: the same ones from a store as from a list."""
+    """One pass over explanations of one model, in blocks; a store and a list give the same blocks."""
     if isinstance(explanations, Store):
         yield from map(Block.of_pieces, pieces(explanations, EDGES_AT_ONCE, GRAPHS_AT_ONCE))
         return

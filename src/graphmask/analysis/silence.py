@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def silence(
     method: Method, loader: Iterable[Any], *, draws: int = 3, seed: int = 0, allow_infeasible: bool = False
 ) -> polars.DataFrame:
-    """Does the masked model hear anything of the messages that were dropped? Zero everywhere is what should come out.
+    """Does the content of dropped messages influence the masked model? All figures should be zero, up to rounding.
 
     At every layer the dropped edges of a batch exchange at random what the layer sees of them: the state of the sender,
     the relation, attributes and weights, and with them the attention logit. That they exist, and where they arrive, is
@@ -64,9 +64,9 @@ def deletion(
 ) -> polars.DataFrame:
     """The model itself, unmasked, on graphs from which edges are really deleted.
 
-    Edges that no layer keeps should hardly be missed, and edges that are kept should. Deleting is more than dropping:
-    degrees change, and no baseline stands in. So a change here is not by itself a fault of the explanation; a model
-    that misses the dropped edges as much as random ones is.
+    Without the edges that no layer keeps the output should hardly change, without those that are kept it should.
+    Deleting is more than dropping: degrees change, and no baseline is put in place. So a change here is not by itself a
+    fault of the explanation; if the dropped edges matter as much as random ones, it is.
 
     Columns:
         deleted: "never kept" are the edges that no layer keeps; "random" as many of each graph, mean of ``draws``;
@@ -104,7 +104,7 @@ def _as_many(case: Case, sent: Tensor, never: Tensor, generator: torch.Generator
 
 @torch.no_grad()
 def _without(case: Case, gone: Tensor) -> Tensor:
-    """[3] edges deleted, and sums over graphs of divergence and flips."""
+    """[3] number of edges deleted, and sums over graphs of divergence and flips."""
     output = batches.call(case.forward, case.model, _deleted(case.batch, gone, case.trace.edge_type))
     distance, flips = case.distance(output).clamp_min(0), case.flips(output)
     return torch.stack([gone.sum().double().cpu(), distance.double().sum().cpu(), flips.double().sum().cpu()])
@@ -132,7 +132,7 @@ def _deleted(batch: Any, gone: Tensor, edge_type: Tensor | None) -> Any:
 
 
 def _select(key: str, value: Any, left: Tensor, nodes: int | None) -> Any:
-    """Rows of what is per edge; the edges themselves are columns."""
+    """Select entries of a tensor with one entry per edge; in ``edge_index`` these are columns."""
     if not isinstance(value, Tensor):
         return value
     if key == "edge_index":

@@ -115,7 +115,7 @@ def _figures(histogram: Tensor, common: Tensor) -> tuple[float | None, float | N
 def consensus(fits: Sequence[Iterable[Explanation]]) -> Iterator[Explanation]:
     """For every graph what more than half of the fits keep; ``scores`` is the share of the fits that keep an edge.
 
-    Nobody has run the model with this mask: the certificate (``masked``, ``divergence``, ``flips``) is NaN, so that
+    The model has not been run with this mask: the certificate (``masked``, ``divergence``, ``flips``) is NaN, so that
     the explanation does not count as faithful. Baselines are those of the first fit.
     """
     fits = _checked(fits)

@@ -33,7 +33,7 @@ def table(columns: dict[str, Any], rows: Iterable[Sequence[Any]]) -> polars.Data
 
 
 def share(part: float, whole: float) -> float | None:
-    """None where there is nothing to have a share of."""
+    """The quotient, or None if the total is zero."""
     return part / whole if whole else None
 
 

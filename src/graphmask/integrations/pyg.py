@@ -30,7 +30,7 @@ FITTING = {
 
 
 class SiteExplanation(PygExplanation):
-    """PyG's explanation with the masks of every site riding along: ``site_mask`` and ``site_kept`` [E, L]."""
+    """PyG's explanation with the masks of every site as further fields: ``site_mask`` and ``site_kept`` [E, L]."""
 
     def is_edge_attr(self, key: str) -> bool:
         # PyG goes by sizes, which mislead where there are as many nodes, or sites, as edges.

@@ -21,7 +21,7 @@ class ErasureSearch(Method):
 
     With few messages all subsets are tried, the smallest first, so the answer is exact. Otherwise messages are
     erased greedily, at each turn the one whose loss moves the output least. It knows the answer while it searches
-    (hindsight): one lucky message may be enough.
+    (hindsight), so that one message that happens to give the same answer may be enough.
 
     Args:
         budget: masked runs of each graph. All subsets are tried where they are no more than that; a greedy search

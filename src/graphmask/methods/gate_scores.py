@@ -83,7 +83,7 @@ class GateScores(Method):
         self.cuts = (mean - (squares / count.clamp_min(1) - mean**2).clamp_min(0).sqrt())[:, None].float()
 
     def explain(self, data: Any, **options: Any) -> Explanation:
-        """As `Method.explain`. To fit would be no use to a model without scores: it is told so first."""
+        """As `Method.explain`. A model without scores is refused first, because advice to fit would not help."""
         if self.cuts is None and (reason := self.why_not(self.model, graph_in(data), self.forward)):
             raise GraphMaskError(reason)
         return super().explain(data, **options)

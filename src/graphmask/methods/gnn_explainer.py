@@ -14,11 +14,11 @@ EPS = 1e-15
 
 
 class GNNExplainer(Method):
-    r"""Free masks :math:`\sigma(M)` on every edge and site, trained to keep the predicted answer at little mask.
+    r"""Free masks :math:`\sigma(M)` on every edge and site, trained to keep the predicted answer with small masks.
 
     .. math:: -\log p(\hat y \mid \sigma(M)) + a \sum \sigma(M) + b \, \overline{H(\sigma(M))}
 
-    All graphs of a batch are optimised side by side; they do not touch each other.
+    All graphs of a batch are optimised at once, each independently of the others.
 
     Args:
         steps, learning_rate: of Adam.

@@ -1,4 +1,4 @@
-"""Random: the control that knows nothing."""
+"""Random choice, the control that other methods are compared with."""
 
 from __future__ import annotations
 

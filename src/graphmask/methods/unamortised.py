@@ -21,8 +21,8 @@ class Unamortised(Method):
 
     The objective is GraphMask's: few open gates, divergence within tolerance, each graph with a multiplier of its own.
     Gates are hard in the forward pass and soft in the backward pass, and the sparsest state within tolerance that was
-    met is kept, less what it can do without. It sees what it explains, answer included, so nothing stops it from
-    finding a cheaper way to the same answer.
+    met is taken, and pruned. It sees what it explains, answer included, so that it may
+    find a cheaper way to the same answer than the model's own.
 
     Args:
         steps, learning_rate: of Adam.
@@ -82,7 +82,7 @@ class Unamortised(Method):
 
     @torch.no_grad()
     def _pruned(self, case: Case, kept: Tensor, scores: Tensor, baselines: list[Tensor]) -> Tensor:
-        """Do without whatever can be done without, message by message, the lowest score first."""
+        """Drop messages one by one, lowest score first, each if the divergence is within tolerance without it."""
         order, owner = case.gate_order(scores, kept), case.split.edge_graph
         for turn in range(min(int(case.gates_per_graph(kept).max()), PRUNED) if len(owner) else 0):
             tried = kept & (order != turn)

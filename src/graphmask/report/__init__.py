@@ -1,4 +1,4 @@
-"""Explanations as something a person likes to read."""
+"""Explanations as pages, figures, tables and notebook cards."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

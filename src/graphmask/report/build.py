@@ -89,7 +89,7 @@ def example(
 
 
 def _shown(explanation: Explanation, gold: Tensor | None) -> tuple[Part, Whole | None]:
-    """What of it goes onto the page, and what the page must say of the rest; None if that is nothing."""
+    """The part of an explanation that is drawn, and what the page says of the rest; None if there is no rest."""
     # Views of sentences and questions choose for themselves: what they show, they show whole.
     own = len(explanation.info.get("tokens") or ()) in range(1, LONGEST_SENTENCE + 1) or is_question(explanation.info)
     limit = explanation.edge_index.shape[1] if own else limits.DRAW_ALL_EDGES_UP_TO
@@ -151,13 +151,13 @@ def _class_names(explanation: Explanation) -> tuple[str, ...]:
 
 
 def _values(output: Tensor) -> list[float]:
-    """Nothing of outputs with many rows, say one per token: a first few of their numbers would tell nobody anything."""
+    """Output values to show; none if there are many rows, for instance one per token."""
     several = output.dim() > 1 and output.shape[0] > 1 and output.numel() > OUTPUT_VALUES
     return [] if several else output.flatten().double().tolist()
 
 
 def verdict(explanations: Iterable[Explanation]) -> str:
-    """In words and numbers, from the explanations themselves."""
+    """A sentence on the explanations, with numbers that are computed from them."""
     totals = Totals()
     for explanation in explanations:
         totals.add(explanation)
@@ -249,7 +249,7 @@ def write_report(
 
 
 def _telling_first(cards: list[Example]) -> list[Example]:
-    """The first example a reader meets shows something: some messages are kept, and not so many as to hide them."""
+    """Put an example first in which some messages are kept, and not so many that the drawing hides them."""
 
     def kept(card: Example) -> int:
         return sum(map(sum, card.kept))

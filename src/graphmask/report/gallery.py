@@ -228,7 +228,7 @@ def _push(heap: list[tuple[float, int, Explanation]], entry: tuple[float, int, E
 
 
 def _size(divergence: float) -> float:
-    """Not a number is worse than any number."""
+    """Sorts NaN behind every number."""
     return math.inf if math.isnan(divergence) else divergence
 
 

@@ -1,7 +1,7 @@
 """What a page reads from an explanation's ``info``: names, tokens and roles, the right answer.
 
 All keys are optional, all values plain JSON. What does not fit its graph is left out and said on the card: one
-odd record must not cost a reader the whole report.
+record that does not fit must not prevent the report.
 
 ========================  =============================================================================================
 ``title``                 heading of the example; ``id`` or ``name`` will do

@@ -77,7 +77,7 @@ def render(
 
 
 def write(path: str | Path, html: str) -> None:
-    """A reader sees the old page or the new one, never half of one."""
+    """Write the file under another name and rename it, so that the page is never half-written."""
     # A lone surrogate in a label cannot be encoded; a question mark in its place can.
     write_bytes(path, html.encode("utf-8", errors="replace"))
 
@@ -105,7 +105,7 @@ def _data_address(picture: bytes) -> str:
 
 
 def _lean(html: str) -> Markup:
-    """Without indentation, a quarter of the markup of a card."""
+    """Remove indentation, which is a quarter of the markup of a card."""
     return Markup(re.sub(r"\n\s+", "\n", html))
 
 

@@ -212,7 +212,7 @@ class _Plan:
                     self.top[v] += down
 
     def _untangle(self) -> None:
-        """Boxes, and pills in them, move towards what they are joined with."""
+        """Move boxes, and the pills in them, towards those they share lines with."""
         others: dict[int, list[int]] = {v: [] for v in self.document}
         for m in self.chosen:
             for v, other in (m.ends, m.ends[::-1]):
@@ -365,7 +365,7 @@ def _arc(message: Message, row: Mapping[int, int]) -> Arc:
 
 
 def _gap(ends: int) -> float:
-    """Between lines that end in the same pill."""
+    """The distance between lines that end in the same pill."""
     return 8.0 if ends <= 6 else max(3.0, 50 / ends)
 
 

@@ -64,7 +64,7 @@ def cut(text: str, length: int) -> str:
 
 
 def text_width(text: str, size: float) -> float:
-    """Roughly, and rather too much: the reader's font is not known here."""
+    """An estimate of the width, on the large side, because the reader's font is not known here."""
     total = 0.0
     for letter in text:
         if unicodedata.east_asian_width(letter) in "WF":

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def schemas(output: str | None) -> tuple[pa.Schema, pa.Schema]:
-    """Of graphs and of edges, for outputs of a type."""
+    """Schemas of the two tables, of graphs and of edges, for outputs of a dtype."""
     import pyarrow as pa
 
     real = pa.float64() if output == "float64" else pa.float32()
@@ -85,7 +85,7 @@ def tables(
 
 
 def _edges(found: list[Explanation], where: str) -> dict[str, Any]:
-    """By graph, then layer, then edge."""
+    """Rows of the table of edges, sorted by graph, then layer, then edge."""
     edges = np.array([e.edge_index.shape[1] for e in found])
     rows = len(found[0].structure) * edges
     within = np.arange(rows.sum()) - np.repeat(rows.cumsum() - rows, rows)
@@ -202,7 +202,7 @@ def _note(note: Any, own: dict[str, Any], where: str) -> str:
 
 
 def _beside(parts: list[Tensor]) -> Array:
-    """Along the last dimension, as numpy knows it."""
+    """Tensors of several graphs concatenated along the last dimension, as a numpy array."""
     whole = cpu(torch.cat(parts, -1))
     return (whole.float() if whole.is_floating_point() else whole).numpy()
 
@@ -238,7 +238,7 @@ def _table(columns: dict[str, Any], schema: pa.Schema) -> pa.Table:
 
 
 def dtypes(example: Explanation) -> dict[str, str | None]:
-    """What the columns do not tell of the tensors they are made from."""
+    """The dtypes of tensors, which the columns do not record."""
     kind = example.edge_type
     return {
         "edge_index": name_of(example.edge_index.dtype),

@@ -1,4 +1,4 @@
-"""Many small shards made into few: the same explanations, in the order of the loader, whatever kills it."""
+"""Many small shards merged into few: the same explanations, in the order of the loader; a kill loses none."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compact(path: str | Path, *, shard_rows: int = ROWS_PER_SHARD) -> Store:
 
 
 def _worthwhile(store: Store, most: int) -> bool:
-    """Not if it is in order already and no two neighbours fit into one."""
+    """False if the store is in order already and no two neighbouring shards fit into one."""
     if len(store.spans) > len(store.shards) or any(not shard.sums for shard in store.shards):
         return True
     sizes = [shard.rows + shard.count for shard in store.shards]
@@ -118,7 +118,7 @@ class _Merger:
 
 
 def _moved(table: pa.Table, by: int, schema: pa.Schema) -> pa.Table:
-    """With other numbers of graphs, and as it was before it was read."""
+    """A table with other numbers of graphs, and otherwise as it was in the file."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -127,7 +127,7 @@ def _moved(table: pa.Table, by: int, schema: pa.Schema) -> pa.Table:
 
 
 def _check_same(store: Store, made: list[Shard]) -> None:
-    """Before the old ones are given up."""
+    """Raise unless the new shards have the batches and as many rows as the old ones; called before the old ones are deleted."""
     found, expected = (
         {n: h for shard in shards for n, h in shard.contents().items()} for shards in (made, store.shards)
     )

@@ -39,7 +39,7 @@ class Name(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Batches of the loader one after the other."""
+    """Consecutive batches of the loader."""
 
     batch: int  #: number of the first
     batches: int
@@ -55,7 +55,7 @@ def extend(runs: list[Run], run: Run) -> None:
 
 
 class Sum(NamedTuple):
-    """By which a file is known to be as it was written."""
+    """Size and hash of a file, by which changes are noticed."""
 
     bytes: int
     hash: str
@@ -63,7 +63,7 @@ class Sum(NamedTuple):
 
 @dataclass
 class Shard:
-    """A pair of files that is there as a whole."""
+    """A complete shard: the two files of graphs and edges, and what the manifest says of them."""
 
     name: Name
     graphs: Path
@@ -117,7 +117,7 @@ def write_description(folder: Path, description: dict[str, Any], rank: int = 0) 
 
 
 def write_shard(folder: Path, name: Name, graphs: pa.Table, edges: pa.Table, shard: dict[str, Any]) -> None:
-    """The manifest's piece last: where it is, the shard is whole."""
+    """Write both files and then the manifest's piece, so that its presence means that the shard is complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -140,7 +140,7 @@ def write_shard(folder: Path, name: Name, graphs: pa.Table, edges: pa.Table, sha
 
 
 def shards(folder: Path, generation: int) -> list[Shard]:
-    """Those that are whole, in the order of their first batches."""
+    """All complete shards, in the order of their first batches."""
     names = {kind: set(found) for kind, found in listed(folder).items()}
     found = _first_version(folder, sorted(names["graphs"] - names["shard"])) if generation == 0 else []
     found += [_shard(folder, name) for name in names["shard"] if name.generation == generation]
@@ -148,7 +148,7 @@ def shards(folder: Path, generation: int) -> list[Shard]:
 
 
 def listed(folder: Path) -> dict[str, list[Name]]:
-    """By kind the names of all files that could be a shard's."""
+    """For each kind (graphs, edges, manifest) the names of all files that follow the naming of shards."""
     found: dict[str, list[Name]] = {"graphs": [], "edges": [], "shard": []}
     for path in folder.iterdir():
         match = _NAME.fullmatch(path.name)
@@ -204,7 +204,7 @@ def _whole(value: Any) -> int:
 
 
 def _first_version(folder: Path, names: list[Name]) -> list[Shard]:
-    """Shards of version 1 follow one another; of those of version 2, a piece that is missing says: not whole."""
+    """Shards of a store of version 1, which have no pieces of a manifest and follow one another."""
     import pyarrow.parquet as pq
 
     found: list[Shard] = []
@@ -257,9 +257,9 @@ def rows(path: Path, start: int, stop: int, columns: list[str] | None = None) ->
 
 
 def sweep(folder: Path, generations: set[int], rank: int, world: int) -> None:
-    """Delete what was left by a kill: temporary files of this rank, and shards of other generations than these.
+    """Delete what a killed process left: temporary files of this rank, and shards of other generations than these.
 
-    Rank 0 also takes those of ranks that are no more.
+    Rank 0 also deletes those of ranks that do not exist any more.
     """
     for path in folder.iterdir():
         match = re.fullmatch(r"\.(.+?\.(?:json|parquet))\.(?:r(\d+)\.)?[^.]+", path.name)
@@ -274,5 +274,5 @@ def sweep(folder: Path, generations: set[int], rank: int, world: int) -> None:
 
 
 def strangers(folder: Path) -> list[str]:
-    """Files with names of a store's."""
+    """Files in the folder that are named like files of a store."""
     return sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name) or path.name == DESCRIPTION)

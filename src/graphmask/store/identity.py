@@ -1,4 +1,4 @@
-"""Is it the same run? What an explainer is, and what a batch holds, in a few bytes."""
+"""Whether two runs are the same: settings of an explainer and hashes of batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ELSEWHERE = {"model", "forward", "divergence", "sites", "types", "history", "pr
 
 
 class Explainer(Protocol):
-    """What the store knows of the method that fills it. `Method` is one; it stands in a layer above the store."""
+    """What the store needs of the method that fills it; `Method`, in a layer above, satisfies this protocol."""
 
     model: nn.Module
     divergence: Divergence
@@ -60,7 +60,7 @@ def divergence_of(method: Explainer) -> dict[str, Any]:
 
 
 def adopt(method: Explainer, settings: dict[str, Any], description: dict[str, Any], folder: Path) -> None:
-    """Raise unless the store is the method's; bring the method to where it was after the first batch."""
+    """Raise unless the store was made by this method; set what the method learns from the first batch."""
     found, state = description["settings"], dict(description["divergence"])
     mine, sites = divergence_of(method), tuple(Site.from_json(site) for site in description["sites"])
     types = Types.from_json(description.get("types"))
@@ -85,12 +85,12 @@ def adopt(method: Explainer, settings: dict[str, Any], description: dict[str, An
 
 
 def content_of(batch: Any) -> str:
-    """The same for two batches exactly when their tensors are."""
+    """A hash that is the same for two batches if their tensors are."""
     return _hash([batches.edge_index_of(batch), *sorted(batches.items(batch), key=lambda item: item[0])])
 
 
 def _plain(value: Any) -> Any:
-    """JSON that differs where the values do; of what cannot be told, the type."""
+    """JSON that differs where the values do; values that cannot be compared are represented by their type."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, nn.Module):
@@ -109,7 +109,7 @@ def _plain(value: Any) -> Any:
 
 
 def _hash(value: Any) -> str:
-    """Of all tensors and names inside."""
+    """A hash of all tensors and names inside a value."""
     digest = hashlib.blake2b(digest_size=16)
     stack = [value]
     while stack:

@@ -1,6 +1,6 @@
-"""Who may write to a folder: one process per rank, all of the same number of processes, and none during a compaction.
+"""Locks on a folder: one writer per rank, all with the same number of processes, none during a compaction.
 
-Where the system has no locks (not a Unix, some network file systems), nobody is told.
+Where the system has no locks (not a Unix, some network file systems), nothing is locked and no error is raised.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOCK = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock")
 
 @contextmanager
 def writing(folder: Path, rank: int, world: int) -> Iterator[None]:
-    """A kill unlocks."""
+    """Hold the lock of this rank; the system releases it if the process is killed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -35,7 +35,7 @@ def writing(folder: Path, rank: int, world: int) -> Iterator[None]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Nobody writes meanwhile."""
+    """Hold the lock that excludes all writers."""
     with _held(folder, alone=True):
         yield
 
@@ -87,7 +87,7 @@ def _rank(folder: Path, rank: int, world: int) -> Iterator[None]:
 
 
 def _check_world(folder: Path, world: int) -> None:
-    """Processes that share the batches otherwise would explain some of them twice."""
+    """Raise if a running writer was told another number of processes: some batches would be explained twice."""
     for path in folder.iterdir():
         match = _LOCK.fullmatch(path.name)
         if match and int(match[2]) != world:

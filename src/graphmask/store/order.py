@@ -1,4 +1,4 @@
-"""Where the graphs of a loader lie in shards that several processes wrote: by batch, then by place in the batch."""
+"""The order of graphs in shards that several processes wrote: by batch, then by position in the batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Span(NamedTuple):
 
 
 def spans(shards: Sequence[Shard]) -> list[Span]:
-    """All graphs in the order of the loader; where batches are missing, the rest closes up."""
+    """All graphs in the order of the loader, numbered without gaps where batches are missing."""
     runs = []
     for at, shard in enumerate(shards):
         start = 0
@@ -46,7 +46,7 @@ def spans(shards: Sequence[Shard]) -> list[Span]:
 
 
 def at_once(spans: Sequence[Span]) -> int:
-    """Shards that must be open together to go through the store: as many as processes wrote it, mostly."""
+    """How many shards are read alternately by a pass through the store: mostly one per process that wrote it."""
     begin: dict[int, int] = {}
     last: dict[int, int] = {}
     for place, span in enumerate(spans):
@@ -59,7 +59,7 @@ def at_once(spans: Sequence[Span]) -> int:
 
 
 def numbers(spans: Sequence[Span], shards: Sequence[Shard]) -> dict[int, np.ndarray[Any, Any]]:
-    """For shards whose own numbers are not the store's: those of the store, graph by graph."""
+    """For shards that number graphs differently from the store: the store's numbers, graph by graph."""
     other = {span.shard for span in spans if span.first - span.start != shards[span.shard].first}
     found = {at: np.empty(shards[at].count, dtype=np.int64) for at in other}
     for span in spans:

@@ -1,4 +1,4 @@
-"""Many graphs of a store side by side, straight from its columns: no explanation is built, which takes far longer."""
+"""Many graphs of a store at once, straight from its columns, without building `Explanation` objects."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Piece:
     carried: Tensor  #: bool [L, E]
 
     def explanations(self) -> Iterator[Explanation]:
-        """For what is not in these columns."""
+        """The `Explanation` objects of this piece, for what is not in its columns."""
         return self.store.read(*self.where)
 
 
 def pieces(store: Store, edges: int, graphs: int) -> Iterator[list[Piece]]:
-    """All of a store, so many edges or graphs (the last graph's edges may be beyond) at a time, across shards."""
+    """The whole store in pieces of at most so many graphs and about so many edges (the last graph is not divided)."""
     waiting: list[Piece] = []
     room_for_edges, room_for_graphs = edges, graphs
     for at, start, end, _ in store.spans:

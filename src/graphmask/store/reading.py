@@ -52,7 +52,7 @@ def open(path: str | Path) -> Store:
 
 
 def read(folder: Path) -> Store:
-    """Also where there is no shard yet."""
+    """The store of a folder, which may have no shard yet."""
     description = files.describe(folder)
     try:
         shards = files.shards(folder, description["generation"])
@@ -94,7 +94,7 @@ class Store:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Names of the places where messages flow, input side first."""
+        """Names of the sites, input side first."""
         return tuple(site.name for site in self.structure)
 
     @property
@@ -136,7 +136,7 @@ class Store:
                 self._file(at, kind)
 
     def _file(self, at: int, kind: str) -> Path:
-        """Verified before anything of it is decoded."""
+        """The path of a file, after its hash and its footer were verified."""
         shard = self.shards[at]
         path: Path = getattr(shard, kind)
         if path not in self._checked:
@@ -168,7 +168,7 @@ class Store:
             yield from self.read(at, start, stop)  # gone when it ends
 
     def sample(self, count: int, seed: int = 0) -> Iterator[Explanation]:
-        """So many explanations, drawn evenly without repetition, in the order of the store; all if there are fewer."""
+        """At most so many explanations, drawn uniformly without replacement, in the order of the store."""
         numbers = range(len(self))
         drawn = sorted(Random(seed).sample(numbers, count)) if count < len(self) else numbers
         first = 0
@@ -223,7 +223,7 @@ class Store:
             yield explanation
 
     def edge_columns(self, at: int, start: int, stop: int) -> dict[str, Tensor]:
-        """What the edges of the graphs ``start`` to ``stop`` of a shard are made from; no type where there is none."""
+        """The columns of edges of the graphs ``start`` to ``stop`` of a shard; without types where there are none."""
         shard, rows = self.shards[at], self.rows_of(at)
         names = ["source", "target", "score", "kept", "carried"]
         names += [] if shard.dtypes["edge_type"] is None else ["type"]
@@ -235,7 +235,7 @@ class Store:
         return tuple(torch.tensor(v, dtype=b.dtype) for v, b in zip(own, self.baselines, strict=True))
 
     def rows(self, at: int, kind: str, start: int, stop: int, names: list[str] | None = None) -> pa.Table:
-        """Of a shard's table, ``start`` to ``stop``."""
+        """Rows ``start`` to ``stop`` of a table of a shard."""
         path = self._file(at, kind)
         if self._at_once == 1:
             return files.rows(path, start, stop, names)
@@ -249,7 +249,7 @@ class Store:
         return block.slice(start - first, stop - start)
 
     def rows_of(self, at: int) -> np.ndarray[Any, Any]:
-        """[graphs + 1] where each graph's rows begin in the shard's edges."""
+        """[graphs + 1] the row of the shard's table of edges at which each graph begins; last, the number of rows."""
         if at not in self._located:
             shard = self.shards[at]
             sizes = files.rows(self._file(at, "graphs"), 0, shard.count, ["num_nodes", "num_edges"])
@@ -284,5 +284,5 @@ def _renumbered(frame: pl.LazyFrame, numbers: np.ndarray[Any, Any], first: int) 
 
 
 def _values(column: Any) -> Tensor:
-    """Of all lists of a column, one after the other."""
+    """The values of all lists of a column, concatenated."""
     return torch.from_numpy(column.combine_chunks().flatten().to_numpy(zero_copy_only=False).copy())

@@ -1,4 +1,4 @@
-"""A dictionary that forgets."""
+"""A dictionary with a limited number of entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class Recent(dict[Key, Value]):
-    """The last few things that were put in."""
+    """Keeps the entries that were put in last."""
 
     def __init__(self, most: int) -> None:
         self.most = most

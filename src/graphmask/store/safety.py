@@ -1,4 +1,4 @@
-"""What a folder from elsewhere may not make us do: follow links, wait at pipes, decode what is not ours."""
+"""Checks on files from elsewhere: no links, no pipes, and nothing is decoded that a store would not contain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS_AT_MOST, BYTES_AT_MOST = 1 << 16, 1 << 31
 
 
 def regular(path: Path) -> int:
-    """Bytes of a file that is one: no link, which may lead anywhere, and no pipe, which may never end."""
+    """The size of a regular file; a link, which may lead anywhere, or a pipe, which may never end, is refused."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def regular(path: Path) -> int:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Inside, Parquet is read."""
+    """Inside this context, errors of the Parquet reader become a `GraphMaskError` that names the file."""
     import pyarrow as pa
 
     try:
@@ -76,7 +76,7 @@ def check_kind(header: dict[bytes, bytes] | None, path: Path, kind: str) -> None
 
 
 def check_footer(path: Path, kind: str, rows: int, schema: pa.Schema) -> None:
-    """Before anything is decoded: is it what the manifest says, and small enough to be read piece by piece?"""
+    """Raise, before anything is decoded, unless the footer agrees with the manifest and row groups are small enough."""
     import pyarrow.parquet as pq
 
     with readable(path), pq.ParquetFile(path) as file:

@@ -1,4 +1,4 @@
-"""`explain_all(loader, out=DIR)`: what is not yet in the store is explained, batch by batch, shard by shard."""
+"""`explain_all(loader, out=DIR)`: batches that are not yet in the store are explained and written in shards."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _check(shard_rows: int | None, rank: int, world: int, total: int | None) -> 
 
 
 def _count_batches(seen: int, known: dict[int, str], folder: Path, rank: int, world: int, total: int | None) -> int:
-    """Of the whole loader, if it was seen to its end."""
+    """The number of batches of the whole loader; raises if it gave fewer than there must be."""
     if total is None:
         least = max(known, default=-1) + 1
         expected = f"{least} batches, which {folder} has," if known else "one batch"
@@ -136,7 +136,7 @@ class _Writer:
         self.first, self.since = self.graphs if self.in_order else 0, time.monotonic()
 
     def resume(self) -> dict[int, str]:
-        """Hashes of the batches that are there already of this very run."""
+        """Hashes of the batches that are in the store already, by number; raises if another run wrote them."""
         folder = self.folder
         strangers = files.strangers(folder)  # looked for first: others may begin just now
         if not (folder / files.DESCRIPTION).exists():
@@ -167,7 +167,7 @@ class _Writer:
         self.description, self.described = description, True
 
     def wait(self) -> None:
-        """For what the first batch decides, which this process does not see."""
+        """Wait until another process has written ``store.json``, which describes what the first batch decides."""
         patience = time.monotonic() + SECONDS_FOR_THE_FIRST
         while self.description is None:
             try:
@@ -229,7 +229,7 @@ class _Writer:
             self.described = True
 
     def _describe(self) -> None:
-        """All processes that see the first batch would write the same."""
+        """Write ``store.json``; its content is the same whichever process writes it."""
         if self.described or self.description is None:
             return
         path = self.folder / files.DESCRIPTION
@@ -249,7 +249,7 @@ class _Writer:
         self._begin_shard()
 
     def finish(self, batches: int) -> None:
-        """Whoever finds all batches there says so."""
+        """Mark the store as complete if all batches are there."""
         self.flush()
         self._describe()
         description = files.describe(self.folder)
