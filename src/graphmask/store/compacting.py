@@ -127,7 +127,7 @@ def _moved(table: pa.Table, by: int, schema: pa.Schema) -> pa.Table:
 
 
 def _check_same(store: Store, made: list[Shard]) -> None:
-    """Raise unless the new shards have the batches and as many rows as the old ones; called before the old ones are deleted."""
+    """Raise unless the new shards have the batches and the number of rows of the old ones."""
     found, expected = (
         {n: h for shard in shards for n, h in shard.contents().items()} for shards in (made, store.shards)
     )
