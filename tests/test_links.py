@@ -110,3 +110,12 @@ def test_analyses_that_pages_name_exist() -> None:
     assert len(named) > 10
     modules = {path.stem for path in (ROOT / "src/graphmask/analysis").glob("*.py")}
     assert named <= {*analysis.__all__, *modules}
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    drawn = re.findall(r'<text class="file"[^>]*>([^<]+)</text>', (DOCS / "img/architecture.svg").read_text())
+    named = [name for text in drawn for name in re.findall(r"[\w/]+(?:\.py|/)", text)]
+    named += re.findall(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|/))`", ARCHITECTURE.read_text())
+    assert len(named) > 20
+    for name in named:
+        assert any((root / name).exists() for root in (ROOT, ROOT / "src/graphmask")), name
