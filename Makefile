@@ -13,7 +13,8 @@ endif
 demo: $(VENV)/installed
 	$(BIN)/graphmask demo
 
-# Lint, types, and the tests without the marker slow: meant to end within two minutes on two idle cores.
+# Lint, types (36 CPU seconds at first, then few), and the tests without the marker slow (160 CPU seconds): about two
+# minutes on two idle cores.
 check: $(VENV)/installed-dev lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
