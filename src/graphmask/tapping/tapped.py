@@ -199,10 +199,10 @@ class Tap:
         effective = effective_edges(edge_index)
         ordinal = self.ordinal.get(name, 0)
         self.ordinal[name] = ordinal + 1
-        edges = self.edge_map(effective, self.inputs.get(name, ()), ordinal, name)
-        site, piece = self.where.locate(name, edges, layer.flow == "target_to_source")
+        matched = self.edge_map(effective, self.inputs.get(name, ()), ordinal, name)
+        site, piece = self.where.locate(name, matched, layer.flow == "target_to_source")
         source, target = effective if layer.flow == "source_to_target" else (effective[1], effective[0])
-        call = Call(site=site, piece=piece, source=source, target=target, edges=edges)
+        call = Call(site=site, piece=piece, source=source, target=target, edges=matched.edges)
         self.begun[name] = (edge_index, call)
         self.answers.pop(name, None)
         return call
@@ -358,8 +358,8 @@ class Tap:
         extras: dict[str, Tensor | None],
     ) -> Tensor:
         self.where.covered.pop(name, None)
-        edges = self.edge_map(edge_index, (), 0, name)
-        site, piece = self.where.locate(name, edges)
+        matched = self.edge_map(edge_index, (), 0, name)
+        site, piece = self.where.locate(name, matched)
         sender, receiver = nodes if isinstance(nodes, tuple) else (nodes, nodes)
         messages = Messages(
             site=site,
@@ -368,7 +368,7 @@ class Tap:
             edge_dim=0,
             source=edge_index[0],
             target=edge_index[1],
-            edges=edges,
+            edges=matched.edges,
             source_states=rows_of_nodes(sender, 0),
             target_states=rows_of_nodes(receiver, 0),
         )
@@ -388,9 +388,9 @@ class Tap:
     def on_matrix(self, name: str, call: MatrixCall) -> Answer | None:
         self.where.covered.pop(name, None)
         sender, receiver = call.edge_index()
-        edges = self.edge_map(torch.stack([sender, receiver]), (), 0, name)
-        site, piece = self.where.locate(name, edges)
-        about = Call(site=site, piece=piece, source=sender, target=receiver, edges=edges)
+        matched = self.edge_map(torch.stack([sender, receiver]), (), 0, name)
+        site, piece = self.where.locate(name, matched)
+        about = Call(site=site, piece=piece, source=sender, target=receiver, edges=matched.edges)
         if self.mask is None:
             self._look(Messages(**vars(about), value=call.messages, edge_dim=0, matrix=call))
             return None
@@ -404,9 +404,10 @@ class Tap:
         self.where.covered.pop(name, None)
         attention = Attention(given, name)
         pairs = self._pairs(attention)
-        edges = self.edge_map(pairs.edge_index, (), 0, name)
-        site, piece = self.where.locate(name, edges)
-        about = Call(site=site, piece=piece, source=pairs.edge_index[0], target=pairs.edge_index[1], edges=edges)
+        matched = self.edge_map(pairs.edge_index, (), 0, name)
+        site, piece = self.where.locate(name, matched)
+        sender, receiver = pairs.edge_index
+        about = Call(site=site, piece=piece, source=sender, target=receiver, edges=matched.edges)
         if self.mask is None:
             attended = Attended(attention, pairs, attention.weights(attention.logits()))
             messages = Messages(**vars(about), value=attention.value, edge_dim=0, attended=attended)
