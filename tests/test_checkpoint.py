@@ -15,6 +15,7 @@ from torch import nn
 from graphmask import GraphMask, GraphMaskError, explainer, files, load
 from graphmask.fitting import checkpoint, training
 from graphmask.fitting.calibration import Candidate, Verdict
+from graphmask.fitting.step import take_step
 from graphmask.fitting.training import Epoch, History
 from reference import toy
 
@@ -229,7 +230,7 @@ def test_everything_that_changes_is_in_the_file(tmp_path: Path) -> None:
     constant |= {"hard"}  # changes after the last file is written
     before, after = fresh_training(), fresh_training()
     for batch in toy.loader(3, 4):
-        before.train_on(batch)
+        take_step(before, [batch])
     verdict = Verdict(0.125, 0.25, (0.5, 0.75))
     before.history = History([Epoch(0, 0.5, 2.0, [0.5, 0.5], verdict, True)], steps=3, seconds=1.5)
     before.rungs = [{name: value + 1 for name, value in before.probe.state_dict().items()}]

@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
 
 from graphmask import GraphMask
+from graphmask.fitting.step import take_step
 from graphmask.fitting.training import Recipe, Training
 from graphmask.tapping.restore import freeze
 
@@ -51,7 +52,7 @@ def runs(model: Net, loop: Training, *batches: Data) -> list[int]:
     found = []
     for batch in batches:
         before = model.runs
-        loop.train_on(batch)
+        take_step(loop, [batch])
         found.append(model.runs - before)
     return found
 
@@ -68,7 +69,7 @@ def test_steps_are_those_of_running_anew(monkeypatch):
         loop = training(model, data)
         steps = []
         for _ in range(12):
-            steps.append(loop.train_on(data))
+            steps.append(take_step(loop, [data]))
             if again:
                 loop.probe.forget()
         found.append((steps, [parameter.detach().clone() for parameter in loop.probe.parameters()]))

@@ -23,9 +23,10 @@ from graphmask.fitting import checkpoint, history
 from graphmask.fitting.calibration import MARGIN, sparsest
 from graphmask.fitting.held_out import divided
 from graphmask.fitting.history import History
+from graphmask.fitting.loop import run
 from graphmask.fitting.progress import Progress
 from graphmask.fitting.recipe import RECIPES, Recipe
-from graphmask.fitting.training import Training, run, take
+from graphmask.fitting.training import Training, take
 from graphmask.gates import hard_concrete
 from graphmask.gates.networks import SiteSpec
 from graphmask.gates.probe import Probe

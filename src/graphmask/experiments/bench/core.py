@@ -26,6 +26,7 @@ from graphmask.experiments import runner
 from graphmask.experiments.bench.memory import keep_freed_memory, peak_bytes
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
+from graphmask.fitting.step import take_step
 from graphmask.fitting.training import LOGITS_EVERY, Recipe, Training
 from graphmask.tapping.restore import freeze, guest
 
@@ -193,8 +194,8 @@ class Subject:
         )
         with guest(self.model):
             freeze(self.model, training=True)
-            training.train_on(data)  # the first two steps on a graph also run the original model
-            yield lambda: training.train_on(data), train
+            take_step(training, [data])  # the first two steps on a graph also run the original model
+            yield lambda: take_step(training, [data]), train
         explainer.probe.forget()
 
 

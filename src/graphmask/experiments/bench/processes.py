@@ -20,6 +20,7 @@ from graphmask import team as distributed
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.fitting.recipe import Recipe
+from graphmask.fitting.step import take_step
 from graphmask.tapping.restore import freeze, guest
 from graphmask.team import Team
 
@@ -108,7 +109,7 @@ def _measure(batch: int, nodes: int, edges: int, steps: int) -> dict[str, float]
 
         def epoch() -> None:
             for mine in distributed.shares(loader, team):
-                training.take_step(mine)
+                take_step(training, mine)
 
         epoch()  # to warm up
         fit = _seconds(epoch, team)

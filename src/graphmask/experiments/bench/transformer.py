@@ -14,6 +14,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.experiments.bench.memory import peak_bytes
 from graphmask.explainer import GraphMask
 from graphmask.fitting.recipe import Recipe
+from graphmask.fitting.step import take_step
 from graphmask.fitting.training import LOGITS_EVERY
 from graphmask.tapping import gradients
 from graphmask.tapping.restore import freeze, guest
@@ -92,10 +93,10 @@ def _step(explainer: GraphMask, batch: Any, steps: int) -> float:
     with guest(explainer.model), gradients.needed():
         freeze(explainer.model, training=False)
         training = explainer._start([batch], 100 * steps, 1)
-        training.train_on(batch)
+        take_step(training, [batch])
         started = time.perf_counter()
         for _ in range(steps):
-            training.train_on(batch)
+            take_step(training, [batch])
         return (time.perf_counter() - started) / steps
 
 
