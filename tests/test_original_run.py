@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -44,7 +46,7 @@ def training(model: Net, data: Data) -> Training:
     freeze(model, training=True)
     model.runs = 0
     recipe = Recipe()
-    return Training(explainer.probe, model, explainer.forward, explainer.divergence, 0.03, recipe, 0, 100)
+    return Training(explainer.probe, explainer.subject, 0.03, recipe, 0, 100)
 
 
 def runs(model: Net, loop: Training, *batches: Data) -> list[int]:
@@ -71,7 +73,7 @@ def test_steps_are_those_of_running_anew(monkeypatch):
         for _ in range(12):
             steps.append(take_step(loop, [data]))
             if again:
-                loop.probe.forget()
+                loop.passes.forget()
         found.append((steps, [parameter.detach().clone() for parameter in loop.probe.parameters()]))
         assert model.runs == (24 if again else 14)
     assert found[0][0] == found[1][0]
@@ -123,5 +125,7 @@ def test_nothing_of_the_batch_is_held_after_fit():
     model, data = Net(), graph()
     explainer = GraphMask(model, seed=0, recipe=Recipe(steps=4))
     explainer.fit([data], progress=False)
-    assert explainer.probe._last_run is None
-    assert explainer.probe._last_map is None
+    held = weakref.ref(data)
+    del data
+    gc.collect()
+    assert held() is None

@@ -16,7 +16,7 @@ from graphmask.fitting.history import History
 from graphmask.fitting.recipe import PAPER, Recipe
 from graphmask.fitting.training import Training, take
 from graphmask.gates import hard_concrete
-from graphmask.gates.probe import Gated
+from graphmask.gates.passes import Gated
 
 TOLERANCE = 0.04
 
@@ -31,9 +31,7 @@ def fresh(recipe: Recipe = Recipe(), steps: int = 100) -> Training:  # noqa: B00
     assert explainer.probe is not None
     for site in range(2):
         explainer.probe.gate(site).shift.zero_()
-    return Training(
-        explainer.probe, model, explainer.forward, explainer.divergence, TOLERANCE, recipe, seed=0, steps=steps
-    )
+    return Training(explainer.probe, explainer.subject, TOLERANCE, recipe, seed=0, steps=steps)
 
 
 def test_the_aim_rises_geometrically_and_then_stays() -> None:

@@ -38,7 +38,8 @@ from graphmask.graphs.wrapped_batches import graphs_of
 from graphmask.store import identity
 from graphmask.tapping import gradients
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.restore import guest
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.weights import Weights
 from graphmask.team import ALONE, Team, WorkerLost
 
@@ -92,8 +93,8 @@ class GraphMask(Method):
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
-        self.hidden, self.precision = hidden, batches.check_precision(precision)
-        self.recompute = recompute
+        self.subject = replace(self.subject, precision=batches.check_precision(precision))
+        self.hidden, self.recompute = hidden, recompute
         self.probe: Probe | None = None
         self.history: History | None = None
         self.weights: Weights | None = None  # of the model, when the gates were fitted to it
@@ -132,7 +133,8 @@ class GraphMask(Method):
             raise GraphMaskError(f"Expected at least one batch per step, got accumulate={accumulate}.")
         team = distributed.team(accelerator)
         if self.precision is None:
-            self.precision = batches.check_precision(distributed.precision(accelerator))
+            told = batches.check_precision(distributed.precision(accelerator))
+            self.subject = replace(self.subject, precision=told)
         try:
             return self._fit(loader, validation, epochs, checkpoint, progress, accumulate, team)
         except WorkerLost as lost:
@@ -165,13 +167,13 @@ class GraphMask(Method):
                 count = sum(1 for _ in loader)
             again = _Repeatable(loader, self.seed)
             held_out = None if validation is None else _Repeatable(validation, self.seed)
-            freeze(self.model, training=False)
+            self.subject.freeze()
             training = self._start(loader, epochs, count, team, accumulate)
             if checkpoint is not None:
                 _resume(training, self, checkpoint)
 
             def mode(train: bool) -> None:
-                freeze(self.model, training=train and self.recipe.dropout)
+                self.subject.freeze(training=train and self.recipe.dropout)
 
             with Progress(training, enabled=progress and team.first) as bar:
 
@@ -184,8 +186,8 @@ class GraphMask(Method):
 
                 with gradients.needed():
                     found = run(training, loader, again, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
-        self.probe, self.history, self.sites = training.probe.eval(), found, training.probe.sites
-        self.types, self.rungs = training.probe.types, training.rungs
+        self.probe, self.history, self.subject = training.probe.eval(), found, training.subject
+        self.rungs = training.rungs
         self.weights = Weights(self.model)
         if found.advice():
             warnings.warn(f"GraphMask: {found.advice()}", UserWarning, stacklevel=3)
@@ -236,14 +238,12 @@ class GraphMask(Method):
         before, probe = self._fitted(), self.probe
         validation = graphs_of(validation, self.forward)
         tolerance = check_tolerance(self.tolerance if tolerance is None else tolerance)
-        with guest(self.model), torch.no_grad():
+        with self.subject.frozen(), torch.no_grad():
             batches.scan(validation, "the validation loader")
-            freeze(self.model, training=False)
             probe = copy.deepcopy(probe)
             assert probe is not None
             probe.load_state_dict(self.rungs[-1])
-            forward = batches.in_precision(self.forward, self.precision)
-            training = Training(probe, self.model, forward, self.divergence, tolerance, self.recipe, self.seed, 1)
+            training = Training(probe, self.subject, tolerance, self.recipe, self.seed, 1)
             training.rungs, training.step = self.rungs[:-1], training.steps
             training.hard = list(before.frontier[0].thresholds)  # those that trials came to
             training.finish(_Repeatable(validation, self.seed), None)
@@ -280,12 +280,9 @@ class GraphMask(Method):
         if isinstance(first[0], HeteroData):  # some batches may lack edge types: sites are found on one with most
             several, types = batches.first_few(loader, 4)
             first = [team.place(several[0]), *(first if team.size * accumulate > 1 else ())]
-        forward = batches.in_precision(self.forward, self.precision)
         seed = self.seed if self.recipe.drawn else 0
-        probe, output = Probe.discover(
-            self.model, forward, first[0], self.hidden, seed, more=first[1:], heads=self.heads
-        )
-        probe.types, probe.recompute = types, self.recompute
+        probe, output = Probe.discover(self.subject, first[0], self.hidden, seed, more=first[1:])
+        subject = replace(self.subject, sites=probe.sites, types=types)
         if not bool(torch.isfinite(output).all()):
             raise GraphMaskError(
                 "Expected finite model outputs, got NaN or infinity on the first batch. "
@@ -297,7 +294,7 @@ class GraphMask(Method):
             for site in range(len(probe.sites)):
                 probe.gate(site).start_at(self.recipe.initial_location)
         if self.recipe.start == "auto":
-            probe.start_baselines(self.model, forward, some, self.divergence, self.tolerance, team)
+            probe.start_baselines(subject, some, self.tolerance, team)
         elif self.recipe.start == "mean":
             probe.mean_baselines()
         team.align(probe)
@@ -306,15 +303,14 @@ class GraphMask(Method):
             epochs = -(-self.recipe.steps // per_epoch)
         return Training(
             probe,
-            self.model,
-            forward,
-            self.divergence,
+            subject,
             self.tolerance,
             self.recipe,
             self.seed,
             epochs * per_epoch,
             team,
             accumulate,
+            recompute=self.recompute,
         )
 
     def _agree(self, team: Team, count: int, group: list[Any]) -> None:
@@ -371,7 +367,7 @@ class GraphMask(Method):
         if self.probe is None or self.history is None:
             raise GraphMaskError("Expected a fitted GraphMask to save. Call fit(loader) first.")
         description = {
-            **_describe(self, self.probe),
+            **_describe(self, self.subject, self.probe),
             "history": checkpoint.history_to_json(self.history),
         }
         tensors = {f"probe.{key}": value for key, value in self.probe.state_dict().items()}
@@ -430,8 +426,8 @@ def _load(
     probe = Probe(sites, specs, explainer.hidden, explainer.seed)
     probe.load_state_dict(state)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    explainer.probe, explainer.sites = probe.to(device).eval(), sites
-    explainer.types = probe.types = Types.from_json(description.get("types"))
+    explainer.probe = probe.to(device).eval()
+    explainer.subject = replace(explainer.subject, sites=sites, types=Types.from_json(description.get("types")))
     explainer.history = checkpoint.history_from_json(description["history"])
     explainer.weights = Weights(model)
     explainer.rungs = [{name: value.to(device) for name, value in rung.items()} for rung in rungs]
@@ -445,7 +441,7 @@ def _has_edges(batch: Any) -> bool:
     return edge_index is None or bool(edge_index.shape[1])
 
 
-def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
+def _describe(explainer: GraphMask, subject: Subject, probe: Probe) -> dict[str, Any]:
     """Everything that must agree for two fits to be the same fit."""
     return {
         "model": files.fingerprint(explainer.model),
@@ -458,14 +454,15 @@ def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
         "divergence": explainer.divergence.state(),
         "custom_forward": explainer.forward is not batches.default_forward,
         "sites": [site.to_json() for site in probe.sites],
-        "types": probe.types,
+        "types": subject.types,
         "specs": [spec.to_json() for spec in probe.specs],
     }
 
 
 def _settings(training: Training, explainer: GraphMask) -> dict[str, Any]:
     per_step = training.team.size * training.accumulate  # in however many processes
-    return {**_describe(explainer, training.probe), "steps": training.steps, "batches per step": per_step}
+    described = _describe(explainer, training.subject, training.probe)
+    return {**described, "steps": training.steps, "batches per step": per_step}
 
 
 def _checkpoint(training: Training, explainer: GraphMask, path: str | Path) -> None:

@@ -12,10 +12,8 @@ from torch import Tensor
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import GATES_AT_ONCE, MOST_COPIES, Case, Choice
 from graphmask.explaining.method import Method
-from graphmask.explaining.rows import RowsOnly
 from graphmask.explanation import Explanation
 from graphmask.graphs import batches
-from graphmask.tapping.restore import freeze, guest
 
 #: ``score(output, batch)``: one value per output row, or one for the batch (weighed by its rows), or two sums, for
 #: a ratio of sums over all batches such as F1.
@@ -49,8 +47,7 @@ def studied(
         if made is not None:
             made.check_spent()
 
-    with guest(method.model):  # also around the loader: shuffling draws from the user's random state
-        freeze(method.model, training=False)
+    with method.subject.frozen():  # also around the loader: shuffling draws from the user's random state
         yield cases()
 
 
@@ -157,8 +154,9 @@ def _right(case: Case, output: Tensor) -> Tensor | None:
     labels, _ = batches.labels_of(case.batch, output.shape[0])
     if labels is None or not labels.dim():
         return None
-    if isinstance(case.forward, RowsOnly) and len(labels) == case.forward.count:
-        labels = labels[list(case.forward.rows)]
+    asked = case.subject.rows
+    if asked is not None and len(labels) == asked.count:
+        labels = labels[list(asked.rows)]
     elif batches.seeds_of(case.batch) == output.shape[0]:
         labels = labels[: output.shape[0]]
     yes_or_no = case.divergence.name == "bernoulli" or output.dim() < 2 or output.shape[-1] < 2

@@ -105,7 +105,7 @@ def _as_many(case: Case, sent: Tensor, never: Tensor, generator: torch.Generator
 @torch.no_grad()
 def _without(case: Case, gone: Tensor) -> Tensor:
     """[3] number of edges deleted, and sums over graphs of divergence and flips."""
-    output = batches.call(case.forward, case.model, _deleted(case.batch, gone, case.trace.edge_type))
+    output = case.subject(_deleted(case.batch, gone, case.trace.edge_type))
     distance, flips = case.distance(output).clamp_min(0), case.flips(output)
     return torch.stack([gone.sum().double().cpu(), distance.double().sum().cpu(), flips.double().sum().cpu()])
 

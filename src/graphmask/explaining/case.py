@@ -8,15 +8,16 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from graphmask.divergence import Divergence
 from graphmask.graphs import batches
-from graphmask.graphs.batches import Forward, Split
+from graphmask.graphs.batches import Split
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.groups import rank_within
 from graphmask.tapping import gradients, masking
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import Trace
 
 #: Copies of a small graph that are run at once, and edges in them.
@@ -46,13 +47,15 @@ class _Copies:
 class Case:
     """``L`` sites, ``E`` edges, ``G`` graphs. Gates are ``[L, E]``, baselines ``[D]`` or ``[G, D]`` per site."""
 
-    model: nn.Module
-    forward: Forward
-    divergence: Divergence
+    subject: Subject  #: the model, with the sites of this batch
     tolerance: float
     batch: Any
     trace: Trace
     whole: bool = False  #: explained as one, however many graphs there are
+
+    @property
+    def divergence(self) -> Divergence:
+        return self.subject.divergence
 
     @cached_property
     def split(self) -> Split:
@@ -79,11 +82,9 @@ class Case:
         if graph is not None and not graph.numel():  # a layer's own self-loops belong to no edge's graph
             baselines, graph = [b[0] if b.dim() > 1 else b for b in baselines], None
         output = masking.run(
-            self.model,
-            self.forward,
+            self.subject,
             self.batch,
             trace.edge_map,
-            trace.sites,
             gates,
             baselines,
             graph_of_edge=graph,
@@ -105,9 +106,7 @@ class Case:
             wide = full.transpose(0, 1).flatten(1)
             if copies.order is not None:
                 wide = torch.empty_like(wide).index_copy_(1, copies.order, wide)
-            output = masking.run(
-                self.model, self.forward, copies.batch, copies.edge_map, self.trace.sites, wide, baselines
-            )
+            output = masking.run(self.subject, copies.batch, copies.edge_map, wide, baselines)
             yield from output.view(at_once, *self.trace.output.shape)[: len(some)]
 
     @cached_property
@@ -126,9 +125,7 @@ class Case:
             copies.order = batches.split(batch, edge_index, count).edge_graph.argsort(stable=True)
         whole = torch.ones(len(self.trace.sites), edge_index.shape[1], dtype=torch.bool, device=edge_index.device)
         try:
-            output = masking.run(
-                self.model, self.forward, batch, copies.edge_map, self.trace.sites, whole, self.zeros()
-            )
+            output = masking.run(self.subject, batch, copies.edge_map, whole, self.zeros())
         except (RuntimeError, ValueError, TypeError, IndexError):  # the graph by itself was taken without complaint
             return None
         tiled = self.trace.output.repeat(count, *[1] * (self.trace.output.dim() - 1))

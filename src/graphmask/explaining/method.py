@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -20,7 +21,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explaining import repairing
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.repairing import Repaired
-from graphmask.explaining.rows import Index, RowsOnly, nodes_read, receptive_field, rows_of
+from graphmask.explaining.rows import Index, nodes_read, receptive_field, rows_of
 from graphmask.explanation import ASKED, UNREPAIRED, Explanation, build_all
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
@@ -35,7 +36,8 @@ from graphmask.tapping import gradients
 from graphmask.tapping.attention import check_heads
 from graphmask.tapping.capture import check_model
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.restore import guest
+from graphmask.tapping.subject import Rows, Subject
 from graphmask.tapping.trace import record
 from graphmask.team import Team
 
@@ -57,7 +59,6 @@ class Method(ABC):
     name: ClassVar[str]
     soft: ClassVar[bool] = False  #: hard choices come from a threshold on the scores
     threshold: float = 0.5  #: of a soft method
-    precision: str | None = None  #: "bf16" runs the model under autocast
 
     def __init__(
         self,
@@ -74,13 +75,42 @@ class Method(ABC):
         check_model(model)
         if forward is None:
             batches.check_forward(model)
-        self.model = model
-        self.forward = forward or batches.default_forward
-        self.divergence = Divergence(divergence)
-        self.tolerance = check_tolerance(tolerance)
-        self.seed, self.heads = seed, check_heads(heads)
-        self.sites: tuple[Site, ...] | None = None
-        self.types: Types | None = None  #: node and edge types of heterogeneous data, known with the sites
+        self.subject = Subject(
+            model, forward or batches.default_forward, Divergence(divergence), heads=check_heads(heads)
+        )
+        self.tolerance, self.seed = check_tolerance(tolerance), seed
+
+    @property
+    def model(self) -> nn.Module:
+        return self.subject.model
+
+    @property
+    def forward(self) -> Forward:
+        """How the model is called on a batch."""
+        return self.subject.forward
+
+    @property
+    def divergence(self) -> Divergence:
+        return self.subject.divergence
+
+    @property
+    def precision(self) -> str | None:
+        """``"bf16"`` where the model runs under autocast."""
+        return self.subject.precision
+
+    @property
+    def heads(self) -> str:
+        return self.subject.heads
+
+    @property
+    def sites(self) -> tuple[Site, ...] | None:
+        """Where messages flow; None until that was found."""
+        return self.subject.sites
+
+    @property
+    def types(self) -> Types | None:
+        """Node and edge types of heterogeneous data, known with the sites."""
+        return self.subject.types
 
     # What a method is --------------------------------------------------------------------------------------
 
@@ -242,8 +272,7 @@ class Method(ABC):
         if forward is None and self.forward is batches.default_forward:
             batch = graph_in(batch)
         batches.check(batch, where)
-        with guest(self.model):
-            freeze(self.model, training=False)
+        with self.subject.frozen():
             case = self._case(batch, where, index, forward)
             with gradients.needed():
                 choice = self.choose(case)
@@ -257,22 +286,20 @@ class Method(ABC):
 
     def _case(self, batch: Any, where: str, index: Index | None = None, forward: Forward | None = None) -> Case:
         """Run the original model."""
-        whole = index is not None or forward is not None
-        forward = batches.in_precision(forward or self.forward, self.precision)
-        types = agreed(self.types, batches.types_of(batch), where, self.sites is not None)
-        trace = record(self.model, forward, batch, self.sites, self.look, self.heads)
+        subject = self.subject if forward is None else replace(self.subject, forward=forward)
+        types = agreed(subject.types, batches.types_of(batch), where, subject.sites is not None)
+        trace = record(subject, batch, self.look)
         if not bool(torch.isfinite(trace.output).all()):
             raise GraphMaskError(
                 f"Expected finite model outputs, got NaN or infinity on {where}. Check the model on this data without "
                 "GraphMask."
             )
         if trace.edge_index.shape[1]:  # without edges, hops of one layer look like its relations
-            self.sites, self.types = trace.sites, types
-        self.divergence.resolve(trace.output)
-        case = Case(self.model, forward, self.divergence, self.tolerance, batch, trace, whole)
-        if index is not None:
-            _ask_about(case, rows_of(index, trace.output.shape[0]), where)
-        return case
+            self.subject = replace(self.subject, sites=trace.sites, types=types)
+        subject.divergence.resolve(trace.output)
+        whole = index is not None or forward is not None
+        case = Case(replace(subject, sites=trace.sites, types=types), self.tolerance, batch, trace, whole)
+        return case if index is None else _asked_about(case, rows_of(index, trace.output.shape[0]), where)
 
     def _divide(
         self,
@@ -287,13 +314,13 @@ class Method(ABC):
         edge_type = trace.edge_type if trace.edge_type is not None else batches.tensor(case.batch, "edge_type")
         if edge_type is not None and edge_type.shape != split.edge_graph.shape:
             edge_type = None
-        types = self.types or batches.types_of(case.batch)
+        types, asked = case.subject.types, case.subject.rows
         info = notes(types, case.batch, split)
         for own, why in zip(info, repaired.why, strict=True):
             if why is not None:
                 own[UNREPAIRED] = why
-        if isinstance(case.forward, RowsOnly) and case.forward.nodes:
-            info[0][ASKED] = list(case.forward.nodes)
+        if asked is not None and asked.nodes:
+            info[0][ASKED] = list(asked.nodes)
         if types is not None and edge_type is not None:
             known = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
             edge_type = torch.tensor(known, dtype=torch.long, device=edge_type.device)[edge_type]
@@ -317,8 +344,8 @@ class Method(ABC):
             "tolerance": repeat(self.tolerance),
             "structure": repeat(trace.sites),
             "method": repeat(self.name),
-            "index": repeat(case.forward.rows if isinstance(case.forward, RowsOnly) else None),
-            "precision": repeat(self.precision),
+            "index": repeat(None if asked is None else asked.rows),
+            "precision": repeat(case.subject.precision),
             "counterfactual": repeat(None),
         }
         if overturning is not None:
@@ -357,17 +384,17 @@ def _warn(repaired: Repaired) -> None:
         )
 
 
-def _ask_about(case: Case, rows: tuple[int, ...], where: str) -> None:
-    """Cut the output to these rows, and the gates to those that can matter to them."""
+def _asked_about(case: Case, rows: tuple[int, ...], where: str) -> Case:
+    """With the output cut to these rows, and the gates to those that can matter to them."""
     trace, count = case.trace, case.trace.output.shape[0]
     read = nodes_read(case.batch, trace, rows, count)
     field = receptive_field(trace, read)
     # A row that reads many nodes is a graph, or could be anything: no node is what was asked about.
     nodes = tuple(read.nonzero().view(-1).tolist()) if int(read.sum()) <= 2 * len(rows) else ()
-    case.forward = RowsOnly(case.forward, rows, count, nodes)
-    trace.output = trace.output[list(rows)]
+    trace = replace(trace, output=trace.output[list(rows)])
+    case = replace(case, subject=replace(case.subject, rows=Rows(rows, count, nodes)), trace=trace)
     if torch.equal(field, trace.carried):
-        return
+        return case
     with torch.no_grad():
         alone = case.run(field, case.zeros())
     if not torch.allclose(alone, trace.output, rtol=1e-4, atol=1e-5):
@@ -378,8 +405,8 @@ def _ask_about(case: Case, rows: tuple[int, ...], where: str) -> None:
             UserWarning,
             stacklevel=5,
         )
-        return
-    trace.carried = field
+        return case
+    return replace(case, trace=replace(trace, carried=field))
 
 
 def _divider(owner: Tensor, count: int) -> Callable[[Tensor, int], Sequence[Tensor]]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from graphmask.errors import GraphMaskError
 from graphmask.graphs import batches
-from graphmask.graphs.batches import Forward
 from graphmask.graphs.layout import Layout
 from graphmask.graphs.sites import layers_of
 from graphmask.tapping.trace import Trace
@@ -44,24 +42,6 @@ def rows_of(index: Index, count: int) -> tuple[int, ...]:
             "Rows of the output are nodes, candidate edges or graphs, whichever the model predicts."
         )
     return tuple(rows.tolist())
-
-
-@dataclass(frozen=True)
-class RowsOnly:
-    """A forward whose output is cut to these rows."""
-
-    forward: Forward
-    rows: tuple[int, ...]
-    count: int  #: rows of the whole output
-    nodes: tuple[int, ...] = ()  #: the nodes that these rows are, or the ends of the candidate edges that they are
-
-    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
-        output = batches.call(self.forward, model, batch)
-        copies = output.shape[0] // self.count  # the batch may lie several times side by side
-        if copies * self.count != output.shape[0]:
-            return output
-        first = self.count * torch.arange(copies, device=output.device)[:, None]
-        return output[(first + torch.tensor(self.rows, device=output.device)).flatten()]
 
 
 def receptive_field(trace: Trace, read: Tensor) -> Tensor:

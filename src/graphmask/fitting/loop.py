@@ -55,7 +55,7 @@ def run(
     mode(False)
     with torch.random.fork_rng(devices=[]):
         prune(training, again, held_out)
-    training.probe.forget()
+    training.passes.forget()
     training.finish(again, held_out)
     training.history.seconds += time.perf_counter() - started
     return training.history

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from graphmask.fitting.training import Training
-from graphmask.gates.probe import Gated, Probe
+from graphmask.gates.passes import Gated
+from graphmask.gates.probe import Probe
 
 
 @dataclass
@@ -31,10 +32,8 @@ class _Part:
 
     @classmethod
     def of(cls, training: Training, batch: Any) -> _Part:
-        original, masked, gates = training.probe.train_step(
-            training.model, training.forward, batch, training.activate, train_gates=not training.settling
-        )
-        divergence = training.constrained(training.divergence(original, masked))
+        original, masked, gates = training.passes.both(batch, training.activate, train_gates=not training.settling)
+        divergence = training.constrained(training.subject.divergence(original, masked))
         total = divergence.sum()
         return cls(gates, len(divergence), total.detach(), total)
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.fitting.calibration import (
     EXAMPLES,
@@ -26,9 +25,10 @@ from graphmask.fitting.constraint import Constraint, MultiplicativeConstraint, S
 from graphmask.fitting.history import Epoch, History
 from graphmask.fitting.recipe import PAPER, RECIPES, Recipe
 from graphmask.gates import hard_concrete
-from graphmask.gates.probe import Gated, Probe
-from graphmask.graphs.batches import Forward
+from graphmask.gates.passes import Gated, Passes
+from graphmask.gates.probe import Probe
 from graphmask.ops.kernels import LIMIT
+from graphmask.tapping.subject import Subject
 from graphmask.team import ALONE, Team
 
 __all__ = ["PAPER", "RECIPES", "Epoch", "History", "Recipe", "Training", "Verdict"]
@@ -62,17 +62,17 @@ class Training:
     def __init__(
         self,
         probe: Probe,
-        model: nn.Module,
-        forward: Forward,
-        divergence: Divergence,
+        subject: Subject,
         tolerance: float,
         recipe: Recipe,
         seed: int,
         steps: int,
         team: Team = ALONE,
         accumulate: int = 1,
+        *,
+        recompute: bool = False,
     ) -> None:
-        self.probe, self.model, self.forward, self.divergence = probe, model, forward, divergence
+        self.probe, self.subject, self.passes = probe, subject, Passes(probe, subject, recompute=recompute)
         self.tolerance, self.recipe, self.seed, self.steps = tolerance, recipe, seed, steps
         self.team, self.accumulate = team, accumulate
         self.constraint: Constraint = SoftplusConstraint() if recipe.sampled else MultiplicativeConstraint(tolerance)
@@ -217,9 +217,7 @@ class Training:
             if batches is None
             else Validation(
                 self.probe,
-                self.model,
-                self.forward,
-                self.divergence,
+                self.subject,
                 batches,
                 self.tolerance,
                 self.team,

@@ -21,7 +21,6 @@ from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.fitting.recipe import Recipe
 from graphmask.fitting.step import take_step
-from graphmask.tapping.restore import freeze, guest
 from graphmask.team import Team
 
 CHANNELS, CLASSES = 64, 4
@@ -102,10 +101,9 @@ def _measure(batch: int, nodes: int, edges: int, steps: int) -> dict[str, float]
     loader = [Batch.from_data_list(data[at : at + share]) for at in range(0, len(data), share)]
     explainer = GraphMask(model, divergence="kl", recipe=Recipe(steps=1))
     explainer.fit(loader[: team.size], epochs=1, progress=False)
-    with guest(model):
-        freeze(model, training=False)
+    with explainer.subject.frozen():
         training = explainer._start(loader, 10**6, len(loader), team)
-        freeze(model, training=True)
+        explainer.subject.freeze(training=True)
 
         def epoch() -> None:
             for mine in distributed.shares(loader, team):

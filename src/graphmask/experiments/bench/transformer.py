@@ -17,7 +17,6 @@ from graphmask.fitting.recipe import Recipe
 from graphmask.fitting.step import take_step
 from graphmask.fitting.training import LOGITS_EVERY
 from graphmask.tapping import gradients
-from graphmask.tapping.restore import freeze, guest
 
 SENTENCES, TOKENS = 32, 64
 LAYERS, WIDTH, HEADS, CLASSES, WORDS = 6, 384, 12, 20, 5000
@@ -90,8 +89,7 @@ def measure(rounds: int = 5, steps: int = 10, heads: str = "each") -> dict[str, 
 def _step(explainer: GraphMask, batch: Any, steps: int) -> float:
     """Mean seconds of a step of training, in whole rounds of those that cost more and those that cost less."""
     steps = -(-steps // LOGITS_EVERY) * LOGITS_EVERY
-    with guest(explainer.model), gradients.needed():
-        freeze(explainer.model, training=False)
+    with explainer.subject.frozen(), gradients.needed():
         training = explainer._start([batch], 100 * steps, 1)
         take_step(training, [batch])
         started = time.perf_counter()
