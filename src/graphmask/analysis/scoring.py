@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,11 +39,12 @@ def studied(
     made = None if explanations is None else _Made(explanations)
 
     def cases() -> Iterator[tuple[Case, Choice]]:
-        number = -1
+        mine, number = copy.copy(method), -1  # what is found on the first batch holds for the others of this call
         for number, batch in enumerate(loader):
-            batches.check(batch, f"batch {number}")
-            case = method._case(batch, f"batch {number}", None if made is None else made.index())
-            yield case, method.choose(case) if made is None else made.choice(case, f"batch {number}")
+            case = mine.case(batch, f"batch {number}", index=None if made is None else made.index())
+            if mine.sites is None and case.trace.edge_index.shape[1]:
+                mine.subject = replace(mine.subject, sites=case.subject.sites, types=case.subject.types)
+            yield case, mine.choose(case) if made is None else made.choice(case, f"batch {number}")
         if number < 0:
             raise GraphMaskError("Expected the loader to hold at least one batch, found none. Is it a spent iterator?")
         if made is not None:

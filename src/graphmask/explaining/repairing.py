@@ -14,8 +14,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.rows import nodes_read, receptive_field
 from graphmask.graphs.groups import rank_within
-from graphmask.tapping.messages import Messages
-from graphmask.tapping.trace import record
+from graphmask.tapping.trace import nothing, record
 
 #: What is raised by batches that cannot be taken apart, and by a forward that misses something in the parts.
 _CANNOT = (AttributeError, GraphMaskError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
@@ -354,7 +353,7 @@ def _part(case: Case, choice: Choice, wanted: Tensor) -> tuple[Case, Choice, Ten
     try:
         some = Batch.from_data_list(batch.index_select(wanted.cpu()))
         with torch.no_grad():
-            trace = record(case.subject, some, _nothing)
+            trace = record(case.subject, some, nothing)
     except _CANNOT:
         return None
     fits = trace.edge_index.shape[1] == len(edges) and trace.output.shape == case.trace.output[rows].shape
@@ -366,7 +365,3 @@ def _part(case: Case, choice: Choice, wanted: Tensor) -> tuple[Case, Choice, Ten
         return None
     baselines: Sequence[Tensor] = [b[wanted] if b.dim() > 1 else b for b in choice.baselines]
     return found, Choice(choice.scores[:, edges], choice.kept[:, edges], baselines), edges, rows
-
-
-def _nothing(messages: Messages) -> Tensor:
-    return messages.source.new_zeros(messages.source.shape, dtype=torch.float)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
-from graphmask.explaining.method import Method
+from graphmask.explaining.method import Method, found_on
 from graphmask.explanation import Explanation
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
@@ -70,9 +69,7 @@ class GateScores(Method):
                     raise GraphMaskError(reason)
                 break
             batches.scan(loader, "the loader")
-            (first,), types = batches.first_few(loader, 1)
-            sites = record(replace(self.subject, sites=None), first, self.look).sites
-            subject = replace(self.subject, sites=sites, types=types)
+            subject = found_on(self.subject, loader)
             moments: Tensor | None = None
             for batch in loader:
                 trace = record(subject, batch, self.look)

@@ -21,6 +21,11 @@ from graphmask.tapping.subject import Subject
 Look = Callable[[Messages], Tensor]
 
 
+def nothing(messages: Messages) -> Tensor:
+    """Zero for every edge: a look at a run of which only the output and the sites are wanted."""
+    return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
+
+
 @dataclass
 class Trace:
     """What a run of the original model left behind. ``L`` sites, ``E`` edges as the user passed them."""
@@ -87,7 +92,7 @@ def record(subject: Subject, batch: Any, look: Look) -> Trace:
             else:
                 values[site].put_(edges, value.to(values.dtype))
         values = values[:, :-1]
-    trace = Trace(output, tuple(state.sites), state.edge_map, values, values > -torch.inf)
+    trace = Trace(output, tuple(state.sites) if sites is None else sites, state.edge_map, values, values > -torch.inf)
     trace.edge_type = state.edge_map.edge_type
     if matrix:
         call = matrix[0].matrix
