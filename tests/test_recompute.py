@@ -13,7 +13,7 @@ from graphmask.experiments.bench.memory import peak_bytes
 from graphmask.gates import networks as gates
 from graphmask.gates.passes import Passes
 from graphmask.gates.probe import Probe
-from graphmask.tapping import tapped
+from graphmask.tapping import layers
 from graphmask.tapping.subject import Subject
 
 WIDTH = 6
@@ -80,7 +80,7 @@ def test_gradients_are_those_of_a_run_that_keeps_everything(kind: str, monkeypat
     monkeypatch.setattr(gates, "TRAIN_EDGES", 16)  # some edges are trained: the messages of others may be overwritten
     model, data = Net(kind), graph()
     thrifty, again = gradients(model, data, recompute=False), gradients(model, data, recompute=True)
-    monkeypatch.setattr(tapped, "is_fresh", lambda *_: False)
+    monkeypatch.setattr(layers, "is_fresh", lambda *_: False)
     plain = gradients(model, data, recompute=False)
     for ours, theirs, expected in zip(thrifty, again, plain, strict=True):
         assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)
