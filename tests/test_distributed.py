@@ -216,7 +216,7 @@ class Layers(nn.Module):
 def trainer(model: nn.Module, batches: list[Any], recipe: Recipe, accumulate: int = 1) -> training.Training:
     explainer = GraphMask(model, forward=worker.in_double, divergence="kl", tolerance=0.05, seed=3, recipe=recipe)
     freeze(model, training=False)
-    return explainer._start(batches, 10, len(batches), ALONE, accumulate)
+    return explainer.begin(batches, 10, len(batches), ALONE, accumulate)
 
 
 def cases() -> list[tuple[str, list[list[Data]]]]:

@@ -227,14 +227,15 @@ def types_of(batch: Any) -> Types | None:
     return layout.types_of(batch) if isinstance(batch, HeteroData) else None
 
 
+def has_edges(batch: Any) -> bool:
+    """Also of a batch whose edges only the model knows."""
+    edge_index = edge_index_of(batch)
+    return edge_index is None or edge_index.shape[1] > 0
+
+
 def first_few(loader: Iterable[Any], count: int) -> tuple[list[Any], Types | None]:
     """Batches that have edges, to find sites on the first of them; of heterogeneous ones also the types of all."""
-
-    def usable(batch: Any) -> bool:
-        edge_index = edge_index_of(batch)
-        return edge_index is None or edge_index.shape[1] > 0
-
-    some, types = layout.some(loader, usable, count)
+    some, types = layout.some(loader, has_edges, count)
     if not some:
         raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
     return some, types

@@ -102,7 +102,7 @@ def _measure(batch: int, nodes: int, edges: int, steps: int) -> dict[str, float]
     explainer = GraphMask(model, divergence="kl", recipe=Recipe(steps=1))
     explainer.fit(loader[: team.size], epochs=1, progress=False)
     with explainer.subject.frozen():
-        training = explainer._start(loader, 10**6, len(loader), team)
+        training = explainer.begin(loader, 10**6, len(loader), team)
         explainer.subject.freeze(training=True)
 
         def epoch() -> None:

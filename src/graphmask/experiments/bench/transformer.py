@@ -90,7 +90,7 @@ def _step(explainer: GraphMask, batch: Any, steps: int) -> float:
     """Mean seconds of a step of training, in whole rounds of those that cost more and those that cost less."""
     steps = -(-steps // LOGITS_EVERY) * LOGITS_EVERY
     with explainer.subject.frozen(), gradients.needed():
-        training = explainer._start([batch], 100 * steps, 1)
+        training = explainer.begin([batch], 100 * steps, 1)
         take_step(training, [batch])
         started = time.perf_counter()
         for _ in range(steps):
