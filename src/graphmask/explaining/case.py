@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
 from graphmask.divergence import Divergence
 from graphmask.graphs import batches
-from graphmask.graphs.batches import Split
+from graphmask.graphs.batches import Forward, Split
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.groups import rank_within
 from graphmask.tapping import gradients, masking
@@ -52,6 +52,15 @@ class Case:
     batch: Any
     trace: Trace
     whole: bool = False  #: explained as one, however many graphs there are
+
+    @property
+    def model(self) -> nn.Module:
+        return self.subject.model
+
+    @property
+    def forward(self) -> Forward:
+        """How the model is called; ``case.subject(batch)`` calls it, and checks what comes back."""
+        return self.subject.forward
 
     @property
     def divergence(self) -> Divergence:
