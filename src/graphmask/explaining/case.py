@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data, HeteroData
 
 from graphmask.divergence import Divergence
 from graphmask.graphs import batches
@@ -37,7 +36,7 @@ class Choice:
 
 @dataclass
 class _Copies:
-    batch: Data | HeteroData
+    batch: Any
     edge_map: EdgeMap
     count: int
     order: Tensor | None = None  #: [K * E] where each edge of the first copy, of the second, ... lies; None: in order
@@ -123,15 +122,16 @@ class Case:
         """The batch several times side by side; None if that cannot be done or the model does not take it alike."""
         edges = max(self.trace.edge_index.shape[1], 1)
         count = min(MOST_COPIES, EDGES_AT_ONCE // edges)
-        if count < 2 or not isinstance(self.batch, (Data, HeteroData)) or self.split.count != 1:
+        if count < 2 or self.split.count != 1:
             return None  # a batch of many graphs fills a pass already
         batch = batches.repeat(self.batch, count)
         edge_index = None if batch is None else batches.edge_index_of(batch)
         if batch is None or edge_index is None:
             return None
         copies = _Copies(batch, batches.edge_map_of(batch), count)
-        if isinstance(batch, HeteroData):  # edges lie type after type, not copy after copy
-            copies.order = batches.split(batch, edge_index, count).edge_graph.argsort(stable=True)
+        copy_of = batches.split(batch, edge_index, count).edge_graph
+        if bool((copy_of.diff() < 0).any()):  # edges lie type after type, not copy after copy
+            copies.order = copy_of.argsort(stable=True)
         whole = torch.ones(len(self.trace.sites), edge_index.shape[1], dtype=torch.bool, device=edge_index.device)
         try:
             output = masking.run(self.subject, batch, copies.edge_map, whole, self.zeros())

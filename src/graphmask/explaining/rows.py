@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import HeteroData
 
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case
 from graphmask.graphs import batches
-from graphmask.graphs.layout import Layout
 from graphmask.graphs.sites import layers_of
 from graphmask.tapping.subject import Rows
 from graphmask.tapping.trace import Trace
@@ -90,11 +88,9 @@ def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> T
     candidates = batches.tensor(batch, "edge_label_index")
     if candidates is not None and candidates.shape[1] == count:
         read[candidates[:, at].flatten()] = True
-    if isinstance(batch, HeteroData):
-        layout = Layout.of(batch)
-        for first, size in zip(layout.first.values(), layout.counts, strict=True):
-            if size == count:  # the nodes of one type
-                read[first + at] = True
+    if batches.adapter(batch).by_type:
+        for first in batches.adapter(batch).first_nodes(batch, count):  # the nodes of one type
+            read[first + at] = True
     elif count in (nodes, batches.seeds_of(batch)):
         read[at] = True
     elif count == graphs * per_graph:

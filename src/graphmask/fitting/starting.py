@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch_geometric.data import HeteroData
 
 from graphmask.errors import GraphMaskError
 from graphmask.fitting.recipe import Recipe
@@ -48,7 +47,7 @@ def first_batches(loader: Iterable[Any], team: Team, accumulate: int) -> First:
         if len(steps) == FIRST_STEPS:
             break
     types = None
-    if seen and isinstance(seen[0], HeteroData):  # some batches may lack edge types: sites are found on one with most
+    if seen and batches.adapter(seen[0]).by_type:  # some batches may lack types: sites are found on one with most
         (most, *_), types = batches.first_few(loader, FIRST_STEPS)
         seen = [team.place(most), *(seen if together > 1 else ())]
     return First(opening, seen, steps, types)

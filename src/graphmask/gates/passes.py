@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import HeteroData
 
 from graphmask.gates.networks import SiteSpec
 from graphmask.gates.probe import Probe
@@ -128,7 +127,7 @@ class Passes:
 
     def _edge_map(self, batch: Any) -> EdgeMap:
         """The last one again if the graph is the same: training on one large graph maps its edges once."""
-        edge_index = None if isinstance(batch, HeteroData) else batches.edge_index_of(batch)
+        edge_index = None if batches.adapter(batch).by_type else batches.edge_index_of(batch)
         if edge_index is None:
             return batches.edge_map_of(batch)
         if self._last_map is None or self._last_map[0] is not edge_index or self._last_map[1] != edge_index._version:
