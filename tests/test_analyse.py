@@ -55,8 +55,7 @@ def test_fits_that_are_the_same_agree_fully(small: Path, monkeypatch: pytest.Mon
 
     def same(self: GraphMask, loader: Any, validation: Any, *, progress: bool) -> None:
         seen.append((self.seed, sum(b.num_graphs for b in loader), sum(b.num_graphs for b in validation)))
-        self.probe, self.history, self.sites = run.explainer.probe, run.explainer.history, run.explainer.sites
-        self.divergence = run.explainer.divergence
+        self.probe, self.history, self.subject = run.explainer.probe, run.explainer.history, run.explainer.subject
 
     monkeypatch.setattr(GraphMask, "fit", same)
     tables = tables_of(small, "--fits", "3")

@@ -1,12 +1,14 @@
 """How a batch meets a model's signature, and where its graphs lie."""
 
+import re
 from collections import namedtuple
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 
 from graphmask import GraphMaskError
 from graphmask.graphs import batches
@@ -304,3 +306,12 @@ class Returns(nn.Module):
 def test_outputs_that_are_no_rows_of_numbers(value: Any, message: str) -> None:
     with pytest.raises(GraphMaskError, match=message):
         batches.call(default_forward, Returns(value), Data(x=X))
+
+
+def test_one_place_tells_kinds_of_batches_apart() -> None:
+    """Whoever asks what is in a batch asks its adapter, and does not look at the batch's class."""
+    sources = {path: path.read_text() for path in Path(batches.__file__).parents[1].rglob("*.py")}
+    asking = [path.name for path, text in sources.items() if re.search(r"isinstance\([^()]*\bHeteroData\b", text)]
+    assert asking == ["reading.py"]
+    assert batches.adapter(HeteroData()).by_type
+    assert not any(batches.adapter(batch).by_type for batch in (Data(), {}, (X, EDGES)))

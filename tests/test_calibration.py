@@ -31,8 +31,8 @@ from graphmask.fitting.calibration import (
 from graphmask.fitting.history import points
 from graphmask.gates import hard_concrete
 from graphmask.gates.probe import Probe
-from graphmask.graphs.batches import default_forward
 from graphmask.ops.kernels import LIMIT
+from graphmask.tapping.subject import Subject
 from graphmask.team import ALONE
 from reference import toy
 
@@ -172,10 +172,10 @@ def test_levels_of_a_site_are_those_worth_a_trial() -> None:
 def real() -> Validation:
     """The toy, with gates whose locations are set by hand: high where a message of the toy is not zero."""
     torch.manual_seed(0)
-    model, batches, divergence = toy.Toy().eval(), toy.loader(2, 12), Divergence("kl")
-    probe, output = Probe.discover(model, default_forward, batches[0], 8, 0)
-    divergence.resolve(output)
-    validation = Validation(probe, model, default_forward, divergence, batches, 0.03)
+    subject, batches = Subject(toy.Toy().eval(), divergence=Divergence("kl")), toy.loader(2, 12)
+    probe, output = Probe.discover(subject, batches[0], 8, 0)
+    subject.divergence.resolve(output)
+    validation = Validation(probe, subject, batches, 0.03)
     for batch, original in validation.batches:
         first = batch.x[:, :2].sum(1)[batch.edge_index[0]]
         reached = torch.zeros(batch.num_nodes).index_add(0, batch.edge_index[1], first)
@@ -191,7 +191,7 @@ def test_verdict_is_the_mean_over_masked_runs(real: Validation) -> None:
     for batch, original in real.batches:
         gates = torch.stack([original.values[site] > thresholds[site] for site in range(2)])
         h = batch.x
-        for layer, gate in zip((real.model.first, real.model.second), gates, strict=True):
+        for layer, gate in zip((real.subject.model.first, real.subject.model.second), gates, strict=True):
             out = torch.zeros(batch.num_nodes, 3)
             for edge, (u, v) in enumerate(batch.edge_index.t().tolist()):
                 if gate[edge]:  # the baselines are zero
@@ -249,8 +249,8 @@ def test_tokens_of_a_sentence_are_no_examples() -> None:
     graphs = [Data(x=torch.randn(6, 3), edge_index=torch.randint(6, (2, 9))) for _ in range(48)]
     several = [Batch.from_data_list(graphs[low : low + 8]) for low in range(0, 48, 8)]
     for loader, looked_at in ((several, 3), (graphs, 4)):
-        probe, output = Probe.discover(model, default_forward, loader[0], 8, 0)
-        divergence = Divergence("kl")
-        divergence.resolve(output)
-        found = Validation(probe, model, default_forward, divergence, loader, 0.03, examples=20)
+        subject = Subject(model, divergence=Divergence("kl"))
+        probe, output = Probe.discover(subject, loader[0], 8, 0)
+        subject.divergence.resolve(output)
+        found = Validation(probe, subject, loader, 0.03, examples=20)
         assert len(found.batches) == looked_at

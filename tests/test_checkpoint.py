@@ -15,6 +15,7 @@ from torch import nn
 from graphmask import GraphMask, GraphMaskError, explainer, files, load
 from graphmask.fitting import checkpoint, training
 from graphmask.fitting.calibration import Candidate, Verdict
+from graphmask.fitting.step import take_step
 from graphmask.fitting.training import Epoch, History
 from reference import toy
 
@@ -26,16 +27,16 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 from test_checkpoint import explainer_of, shuffled
-from graphmask import explainer as module, training as loop
+from graphmask import checkpoint, training as loop
 loop.STEPS_PER_VERDICT = 10
 
-write = module._checkpoint
+write = checkpoint.save
 def announced(training, *rest):
     write(training, *rest)
     print(training.epoch, flush=True)
     if training.epoch == {stop}:
         time.sleep(60)
-module._checkpoint = announced
+checkpoint.save = announced
 explainer_of({recipe!r}).fit(shuffled(), epochs={epochs}, checkpoint={path!r}, progress=False)
 """
 
@@ -103,7 +104,7 @@ def stopped_after(epoch: int, path: Path, recipe: str = "concave") -> None:
     class Stop(Exception):
         pass
 
-    write = explainer._checkpoint
+    write = checkpoint.save
 
     def stopping(current: Any, *rest: Any) -> None:
         write(current, *rest)
@@ -111,7 +112,7 @@ def stopped_after(epoch: int, path: Path, recipe: str = "concave") -> None:
             raise Stop
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explainer, "_checkpoint", stopping)
+        patch.setattr(checkpoint, "save", stopping)
         with pytest.raises(Stop):
             explainer_of(recipe).fit(shuffled(), epochs=EPOCHS, checkpoint=path, progress=False)
 
@@ -171,14 +172,14 @@ def test_stopped_in_the_middle_of_an_epoch(whole: dict[str, GraphMask], tmp_path
     path = tmp_path / "x"
     loader = Unplugged()
     Unplugged.left = 10**6
-    fit, write = explainer_of("concave"), explainer._checkpoint
+    fit, write = explainer_of("concave"), checkpoint.save
 
     def unplug(current: Any, *rest: Any) -> None:
         write(current, *rest)
         Unplugged.left = 7  # batches into the next epoch, validation aside
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explainer, "_checkpoint", unplug)
+        patch.setattr(checkpoint, "save", unplug)
         with pytest.raises(ConnectionError):
             fit.fit(loader, epochs=EPOCHS, checkpoint=path, progress=False)
     assert fit.probe is None  # not a half-fitted one
@@ -220,24 +221,24 @@ def test_without_a_file_a_checkpointed_fit_is_a_plain_fit(whole: dict[str, Graph
 
 def fresh_training() -> training.Training:
     explainer = explainer_of("paper")
-    return explainer._start(toy.loader(2, 4), 1, 40)
+    return explainer.begin(toy.loader(2, 4), 1, 40)
 
 
 def test_everything_that_changes_is_in_the_file(tmp_path: Path) -> None:
     """A new attribute of `Training` must be saved too, or be listed here as one that never changes."""
-    constant = {"probe", "model", "forward", "divergence", "tolerance", "recipe", "seed", "steps", "team", "accumulate"}
+    constant = {"probe", "subject", "passes", "tolerance", "recipe", "seed", "steps", "team", "accumulate"}
     constant |= {"hard"}  # changes after the last file is written
     before, after = fresh_training(), fresh_training()
     for batch in toy.loader(3, 4):
-        before.train_on(batch)
+        take_step(before, [batch])
     verdict = Verdict(0.125, 0.25, (0.5, 0.75))
     before.history = History([Epoch(0, 0.5, 2.0, [0.5, 0.5], verdict, True)], steps=3, seconds=1.5)
     before.rungs = [{name: value + 1 for name, value in before.probe.state_dict().items()}]
     before.sums += 3
     for number, name in enumerate(("epoch", "drawn_out", "judged", "caution"), start=5):
         setattr(before, name, number)
-    checkpoint.save(before, tmp_path / "x", {})
-    checkpoint.load(after, tmp_path / "x", {})
+    checkpoint.save(before, tmp_path / "x")
+    checkpoint.load(after, tmp_path / "x")
     assert vars(after).keys() == vars(before).keys()
     state_a, state_b = before.probe.state_dict(), after.probe.state_dict()
     assert all(torch.equal(state_a[name], state_b[name]) for name in state_a)

@@ -22,8 +22,9 @@ from torch_geometric.nn import GCNConv, RGCNConv, global_add_pool
 import distributed_worker as worker
 from graphmask import GraphMask, GraphMaskError, files, load, masked, team
 from graphmask.explanation import Explanation
-from graphmask.fitting import joint, training
+from graphmask.fitting import training
 from graphmask.fitting.recipe import PAPER, Recipe
+from graphmask.fitting.step import take_step
 from graphmask.gates import hard_concrete
 from graphmask.ops.moments import Moments
 from graphmask.tapping.restore import freeze
@@ -215,7 +216,7 @@ class Layers(nn.Module):
 def trainer(model: nn.Module, batches: list[Any], recipe: Recipe, accumulate: int = 1) -> training.Training:
     explainer = GraphMask(model, forward=worker.in_double, divergence="kl", tolerance=0.05, seed=3, recipe=recipe)
     freeze(model, training=False)
-    return explainer._start(batches, 10, len(batches), ALONE, accumulate)
+    return explainer.begin(batches, 10, len(batches), ALONE, accumulate)
 
 
 def cases() -> list[tuple[str, list[list[Data]]]]:
@@ -247,8 +248,8 @@ def test_a_joint_step_is_the_step_on_the_union(
             assert a.settling == (turn > 3 and recipe.settle > 0)
             with worker.noiseless():
                 monkeypatch.setattr(hard_concrete, "sample", lambda location, _: torch.sigmoid(location))
-                divergence, gates = a.train_on(union[0])
-                same, also = joint.step(b, several)
+                divergence, gates = take_step(a, [union[0]])
+                same, also = take_step(b, several)
             assert same == pytest.approx(divergence, abs=1e-12)
             assert also == pytest.approx(gates, abs=1e-12)
             assert b.constraint.state() == pytest.approx(a.constraint.state(), abs=1e-12)

@@ -102,8 +102,8 @@ def test_no_further_run_where_nothing_needs_repair() -> None:
         calls[0] += 1
         return model(batch.x, batch.edge_index, batch.batch)
 
-    method, batch = methods.get("random")(toy.Toy(), forward, tolerance=1e3), Batch.from_data_list(GRAPHS)
-    method.divergence = graphmask.divergence.Divergence("mse")  # no prediction that could change
+    # A regression has no prediction that could change.
+    method, batch = methods.get("random")(toy.Toy(), forward, "mse", tolerance=1e3), Batch.from_data_list(GRAPHS)
     for repair in (False, True):
         calls[0] = 0
         found = list(method.explain_all([batch, batch], repair=repair))

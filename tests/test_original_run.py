@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
 
 from graphmask import GraphMask
+from graphmask.fitting.step import take_step
 from graphmask.fitting.training import Recipe, Training
 from graphmask.tapping.restore import freeze
 
@@ -43,7 +46,7 @@ def training(model: Net, data: Data) -> Training:
     freeze(model, training=True)
     model.runs = 0
     recipe = Recipe()
-    return Training(explainer.probe, model, explainer.forward, explainer.divergence, 0.03, recipe, 0, 100)
+    return Training(explainer.probe, explainer.subject, 0.03, recipe, 0, 100)
 
 
 def runs(model: Net, loop: Training, *batches: Data) -> list[int]:
@@ -51,7 +54,7 @@ def runs(model: Net, loop: Training, *batches: Data) -> list[int]:
     found = []
     for batch in batches:
         before = model.runs
-        loop.train_on(batch)
+        take_step(loop, [batch])
         found.append(model.runs - before)
     return found
 
@@ -68,9 +71,9 @@ def test_steps_are_those_of_running_anew(monkeypatch):
         loop = training(model, data)
         steps = []
         for _ in range(12):
-            steps.append(loop.train_on(data))
+            steps.append(take_step(loop, [data]))
             if again:
-                loop.probe.forget()
+                loop.passes.forget()
         found.append((steps, [parameter.detach().clone() for parameter in loop.probe.parameters()]))
         assert model.runs == (24 if again else 14)
     assert found[0][0] == found[1][0]
@@ -122,5 +125,7 @@ def test_nothing_of_the_batch_is_held_after_fit():
     model, data = Net(), graph()
     explainer = GraphMask(model, seed=0, recipe=Recipe(steps=4))
     explainer.fit([data], progress=False)
-    assert explainer.probe._last_run is None
-    assert explainer.probe._last_map is None
+    held = weakref.ref(data)
+    del data
+    gc.collect()
+    assert held() is None

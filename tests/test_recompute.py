@@ -11,10 +11,10 @@ from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, RGCNConv, SA
 from graphmask import GraphMask
 from graphmask.experiments.bench.memory import peak_bytes
 from graphmask.gates import networks as gates
+from graphmask.gates.passes import Passes
 from graphmask.gates.probe import Probe
-from graphmask.graphs.batches import default_forward
-from graphmask.tapping import tapped
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping import layers
+from graphmask.tapping.subject import Subject
 
 WIDTH = 6
 
@@ -59,14 +59,14 @@ def graph(nodes: int = 15, edges: int = 70) -> Data:
 
 def gradients(model: Net, data: Data, *, recompute: bool) -> list[Tensor]:
     """Of a step's masked output, by every parameter of gates and baselines."""
-    with guest(model):
-        freeze(model, training=True)
+    subject = Subject(model)
+    with subject.frozen(training=True):
         torch.manual_seed(2)
-        probe, _ = Probe.discover(model, default_forward, data, 8, 0)
+        probe, _ = Probe.discover(subject, data, 8, 0)
         probe.double()
-        probe.recompute = recompute
         torch.manual_seed(3)
-        _, masked, _ = probe.train_step(model, default_forward, data, lambda location, _: location.sigmoid())
+        passes = Passes(probe, subject, recompute=recompute)
+        _, masked, _ = passes.both(data, lambda location, _: location.sigmoid())
         assert not any(module._forward_pre_hooks or "forward" in vars(module) for module in model.modules())
         (masked * torch.arange(masked.numel()).view_as(masked)).sum().backward()
         assert not any(module._forward_pre_hooks or "forward" in vars(module) for module in model.modules())
@@ -80,7 +80,7 @@ def test_gradients_are_those_of_a_run_that_keeps_everything(kind: str, monkeypat
     monkeypatch.setattr(gates, "TRAIN_EDGES", 16)  # some edges are trained: the messages of others may be overwritten
     model, data = Net(kind), graph()
     thrifty, again = gradients(model, data, recompute=False), gradients(model, data, recompute=True)
-    monkeypatch.setattr(tapped, "is_fresh", lambda *_: False)
+    monkeypatch.setattr(layers, "is_fresh", lambda *_: False)
     plain = gradients(model, data, recompute=False)
     for ours, theirs, expected in zip(thrifty, again, plain, strict=True):
         assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)
@@ -99,8 +99,8 @@ def test_a_fit_that_recomputes_is_the_same_fit_in_less_memory(monkeypatch: pytes
 
     def step(explainer: GraphMask) -> None:
         assert explainer.probe is not None
-        with guest(model):
-            freeze(model, training=True)
-            explainer.probe.train_step(model, default_forward, data, lambda at, _: at.sigmoid())[1].sum().backward()
+        with explainer.subject.frozen(training=True):
+            passes = Passes(explainer.probe, explainer.subject, recompute=explainer.recompute)
+            passes.both(data, lambda at, _: at.sigmoid())[1].sum().backward()
 
     assert peak_bytes(lambda: step(fits[1])) < 0.8 * peak_bytes(lambda: step(fits[0]))

@@ -22,7 +22,7 @@ def pruned() -> GraphMask:
     explainer.fit(toy.loader(6, 16), epochs=60, progress=False)
     assert explainer.probe is not None
     for site in range(2):
-        locations = explainer.probe.original(explainer.model.eval(), explainer.forward, toy.loader(1, 64)[0]).values
+        locations = explainer.probe.original(explainer.subject, toy.loader(1, 64)[0]).values
         # Only the top tenth of the edges stays above the threshold.
         explainer.probe.gate(site).shift += float(locations[site].quantile(0.9)) - -0.597
     return explainer

@@ -11,10 +11,10 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Batch
 
 from graphmask import GraphMask
-from graphmask.graphs import batches
 from graphmask.graphs.sites import ABSENT, Site, StandIn
 from graphmask.tapping import behind, edge_arguments
 from graphmask.tapping.stand_ins import contributions, observe, see
+from graphmask.tapping.subject import Subject
 from laws.cases import Net, random_graph
 from laws.support import QUICK
 
@@ -161,9 +161,10 @@ def test_means_of_logits_and_arguments() -> None:
         conv = pyg.GATConv(8, 4, heads=2, edge_dim=4, add_self_loops=False)
     model = Net([conv], ["edge_attr"]).eval()
     loader = [Batch.from_data_list([random_graph(1), random_graph(2)]), random_graph(3)]
-    sites = observe(model, batches.default_forward, loader[0], None)[0]
+    subject = Subject(model)
+    subject = subject.at(observe(subject, loader[0])[0])
     with torch.no_grad():
-        (seen,) = see(model, batches.default_forward, loader, sites)
+        (seen,) = see(subject, loader)
         x, attr = (torch.cat([b[key] for b in loader]) for key in ("x", "edge_attr"))
         source, target = torch.cat([loader[0].edge_index, loader[1].edge_index + len(loader[0].x)], 1)
         h = conv.lin(x).view(-1, 2, 4)
@@ -183,9 +184,10 @@ def test_what_relational_messages_add_to_the_output(aggr: str) -> None:
         torch.manual_seed(0)
         conv = pyg.RGCNConv(8, 8, 3, aggr=aggr)
     model, data = Net([conv], ["edge_type"], pooled=False).eval(), random_graph(2)
-    sites = observe(model, batches.default_forward, data, None)[0]
+    subject = Subject(model)
+    subject = subject.at(observe(subject, data)[0])
     with torch.no_grad():
-        found = contributions(model, batches.default_forward, data, sites, 0)
+        found = contributions(subject, data, 0)
         added = conv(data.x, data.edge_index, data.edge_type) - data.x @ conv.root - conv.bias
     degree = torch.bincount(data.edge_index[1], minlength=len(data.x))
     rows = added[degree > 0]

@@ -10,13 +10,13 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 from graphmask import GraphMask
-from graphmask.fitting import training
+from graphmask.fitting import training, trials
 from graphmask.fitting.calibration import Candidate, Verdict
 from graphmask.fitting.history import History
 from graphmask.fitting.recipe import PAPER, Recipe
 from graphmask.fitting.training import Training, take
 from graphmask.gates import hard_concrete
-from graphmask.gates.probe import Gated
+from graphmask.gates.passes import Gated
 
 TOLERANCE = 0.04
 
@@ -31,9 +31,7 @@ def fresh(recipe: Recipe = Recipe(), steps: int = 100) -> Training:  # noqa: B00
     assert explainer.probe is not None
     for site in range(2):
         explainer.probe.gate(site).shift.zero_()
-    return Training(
-        explainer.probe, model, explainer.forward, explainer.divergence, TOLERANCE, recipe, seed=0, steps=steps
-    )
+    return Training(explainer.probe, explainer.subject, TOLERANCE, recipe, seed=0, steps=steps)
 
 
 def test_the_aim_rises_geometrically_and_then_stays() -> None:
@@ -212,8 +210,8 @@ def test_trials_keep_what_cannot_be_done_without(
     fit.step = fit.steps
     judge = Trials(fit, cost)
     monkeypatch.setattr(fit, "judge", lambda *_: judge)
-    monkeypatch.setattr(fit, "settle_again", lambda _: None)
-    training.prune(fit, [], None)
+    monkeypatch.setattr(trials, "settle_again", lambda *_: None)
+    trials.prune(fit, [], None)
     assert tuple(threshold < 3 for threshold in fit.hard) == kept
 
 
@@ -221,11 +219,11 @@ def test_baselines_adapt_to_a_trial_and_gates_do_not() -> None:
     fit = fresh(steps=1000)
     fit.step = fit.steps
     graph = Data(x=torch.randn(6, 4), edge_index=torch.randint(6, (2, 12)))
-    before = training._copy(fit.probe)
+    before = training.snapshot(fit.probe)
     fit.hard = [0.0, 3.0]  # nothing is kept at the second site
-    fit.settle_again(iter([[graph]] * training.TRIAL_STEPS))
+    trials.settle_again(fit, iter([[graph]] * trials.TRIAL_STEPS))
     assert fit.step == fit.steps
-    assert fit.history.steps == training.TRIAL_STEPS
+    assert fit.history.steps == trials.TRIAL_STEPS
     for name, value in fit.probe.state_dict().items():
         moved = float((value - before[name]).abs().max()) > 1e-4
         assert moved == (name == "baselines.1"), name
@@ -233,7 +231,7 @@ def test_baselines_adapt_to_a_trial_and_gates_do_not() -> None:
 
 def test_a_candidate_becomes_the_state_of_the_probe() -> None:
     fit = fresh()
-    fit.rungs = [training._copy(fit.probe), training._copy(fit.probe)]
+    fit.rungs = [training.snapshot(fit.probe), training.snapshot(fit.probe)]
     fit.rungs[0]["scales"].fill_(7.0)
     history = History(tolerance=TOLERANCE)
     take(fit.probe, Candidate((0.5, -0.25), Verdict(0.01, 0.0, (0.5, 0.5)), 0), fit.rungs, history)

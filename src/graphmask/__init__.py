@@ -10,6 +10,7 @@ A public name is loaded when it is first asked for, with what it needs: ``graphm
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from graphmask import _moved, hooks
@@ -89,10 +90,10 @@ def _report(name: str) -> Any:
     return getattr(importlib.import_module(f"graphmask.report.{module}"), function)
 
 
-def _hetero() -> type[HeteroExplanation]:
-    from graphmask.hetero_explanation import HeteroExplanation
+def _hetero() -> Callable[..., HeteroExplanation]:
+    from graphmask.hetero_explanation import read
 
-    return HeteroExplanation
+    return read
 
 
 _moved.install()

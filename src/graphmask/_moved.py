@@ -45,7 +45,6 @@ MOVED = {
                 "checkpoint",
                 "constraint",
                 "history",
-                "joint",
                 "progress",
                 "recipe",
                 "training",
@@ -55,6 +54,7 @@ MOVED = {
         for name in names
     },
     "guest": "tapping.restore",
+    "joint": "fitting.step",
 }
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import HeteroData
 
 from graphmask import files
 from graphmask import team as distributed
@@ -19,25 +18,23 @@ from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method, check_tolerance
-from graphmask.fitting import checkpoint, history
+from graphmask.fitting import checkpoint, history, saved, starting
 from graphmask.fitting.calibration import MARGIN, sparsest
 from graphmask.fitting.held_out import divided
 from graphmask.fitting.history import History
+from graphmask.fitting.loop import run
 from graphmask.fitting.progress import Progress
 from graphmask.fitting.recipe import RECIPES, Recipe
-from graphmask.fitting.training import Training, run, take
+from graphmask.fitting.training import Training, take
 from graphmask.gates import hard_concrete
-from graphmask.gates.networks import SiteSpec
 from graphmask.gates.probe import Probe
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
-from graphmask.graphs.layout import Types
-from graphmask.graphs.sites import Site
 from graphmask.graphs.wrapped_batches import graphs_of
 from graphmask.store import identity
 from graphmask.tapping import gradients
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.restore import guest
 from graphmask.tapping.weights import Weights
 from graphmask.team import ALONE, Team, WorkerLost
 
@@ -91,8 +88,8 @@ class GraphMask(Method):
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
-        self.hidden, self.precision = hidden, batches.check_precision(precision)
-        self.recompute = recompute
+        self.subject = replace(self.subject, precision=batches.check_precision(precision))
+        self.hidden, self.recompute = hidden, recompute
         self.probe: Probe | None = None
         self.history: History | None = None
         self.weights: Weights | None = None  # of the model, when the gates were fitted to it
@@ -131,12 +128,13 @@ class GraphMask(Method):
             raise GraphMaskError(f"Expected at least one batch per step, got accumulate={accumulate}.")
         team = distributed.team(accelerator)
         if self.precision is None:
-            self.precision = batches.check_precision(distributed.precision(accelerator))
+            told = batches.check_precision(distributed.precision(accelerator))
+            self.subject = replace(self.subject, precision=told)
         try:
             return self._fit(loader, validation, epochs, checkpoint, progress, accumulate, team)
         except WorkerLost as lost:
-            saved = checkpoint is not None and Path(checkpoint).exists()
-            advice = f"the checkpoint at {checkpoint} resumes" if saved else "with checkpoint=FILE it could resume"
+            there = checkpoint is not None and Path(checkpoint).exists()
+            advice = f"the checkpoint at {checkpoint} resumes" if there else "with checkpoint=FILE it could resume"
             raise WorkerLost(f"{lost} Start the same run again: {advice}.") from lost
 
     def _fit(
@@ -144,7 +142,7 @@ class GraphMask(Method):
         loader: Iterable[Any],
         validation: Iterable[Any] | None,
         epochs: int | None,
-        checkpoint: str | Path | None,
+        path: str | Path | None,
         progress: bool,
         accumulate: int,
         team: Team,
@@ -164,27 +162,27 @@ class GraphMask(Method):
                 count = sum(1 for _ in loader)
             again = _Repeatable(loader, self.seed)
             held_out = None if validation is None else _Repeatable(validation, self.seed)
-            freeze(self.model, training=False)
-            training = self._start(loader, epochs, count, team, accumulate)
-            if checkpoint is not None:
-                _resume(training, self, checkpoint)
+            self.subject.freeze()
+            training = self.begin(loader, epochs, count, team, accumulate)
+            if path is not None:
+                checkpoint.resume(training, path)
 
             def mode(train: bool) -> None:
-                freeze(self.model, training=train and self.recipe.dropout)
+                self.subject.freeze(training=train and self.recipe.dropout)
 
             with Progress(training, enabled=progress and team.first) as bar:
 
                 def on_epoch(current: Training) -> None:
                     bar.epoch(current)
-                    if checkpoint is not None:
+                    if path is not None:
                         if team.first:
-                            _checkpoint(current, self, checkpoint)
+                            checkpoint.save(current, path)
                         team.wait()
 
                 with gradients.needed():
                     found = run(training, loader, again, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
-        self.probe, self.history, self.sites = training.probe.eval(), found, training.probe.sites
-        self.types, self.rungs = training.probe.types, training.rungs
+        self.probe, self.history, self.subject = training.probe.eval(), found, training.subject
+        self.rungs = training.rungs
         self.weights = Weights(self.model)
         if found.advice():
             warnings.warn(f"GraphMask: {found.advice()}", UserWarning, stacklevel=3)
@@ -235,14 +233,12 @@ class GraphMask(Method):
         before, probe = self._fitted(), self.probe
         validation = graphs_of(validation, self.forward)
         tolerance = check_tolerance(self.tolerance if tolerance is None else tolerance)
-        with guest(self.model), torch.no_grad():
+        with self.subject.frozen(), torch.no_grad():
             batches.scan(validation, "the validation loader")
-            freeze(self.model, training=False)
             probe = copy.deepcopy(probe)
             assert probe is not None
             probe.load_state_dict(self.rungs[-1])
-            forward = batches.in_precision(self.forward, self.precision)
-            training = Training(probe, self.model, forward, self.divergence, tolerance, self.recipe, self.seed, 1)
+            training = Training(probe, self.subject, tolerance, self.recipe, self.seed, 1)
             training.rungs, training.step = self.rungs[:-1], training.steps
             training.hard = list(before.frontier[0].thresholds)  # those that trials came to
             training.finish(_Repeatable(validation, self.seed), None)
@@ -256,67 +252,23 @@ class GraphMask(Method):
         self.probe, self.history, self.tolerance = probe, found, tolerance
         return found
 
-    def _start(
+    def begin(
         self, loader: Iterable[Any], epochs: int | None, count: int, team: Team = ALONE, accumulate: int = 1
     ) -> Training:
-        """Find the sites on the first step's batches that have edges; set up gates, baselines and divergence."""
+        """A fit that has not taken a step yet, on a loader of ``count`` batches; inside `Subject.frozen`, as `case`."""
         torch.manual_seed(self.seed)
-        first: list[Any] = []
-        some: list[list[Any]] = []  # this process's batches of the first steps
-        for group in distributed.groups(loader, team.size * accumulate):
-            with_edges = any(map(_has_edges, group))
-            if not first:
-                self._agree(team, count, group)
-            if with_edges and not first:
-                first = [team.place(batch) for batch in sorted(group, key=lambda batch: not _has_edges(batch))]
-            if with_edges:
-                some.append([team.place(batch) for batch in group[team.rank :: team.size]])
-            if len(some) == 4:
-                break
-        if not first:
-            raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
-        types = None
-        if isinstance(first[0], HeteroData):  # some batches may lack edge types: sites are found on one with most
-            several, types = batches.first_few(loader, 4)
-            first = [team.place(several[0]), *(first if team.size * accumulate > 1 else ())]
-        forward = batches.in_precision(self.forward, self.precision)
-        seed = self.seed if self.recipe.drawn else 0
-        probe, output = Probe.discover(
-            self.model, forward, first[0], self.hidden, seed, more=first[1:], heads=self.heads
-        )
-        probe.types, probe.recompute = types, self.recompute
-        if not bool(torch.isfinite(output).all()):
-            raise GraphMaskError(
-                "Expected finite model outputs, got NaN or infinity on the first batch. "
-                "Check the model on this data without GraphMask."
-            )
-        self.divergence.resolve(output)
-        self.divergence(output, output)  # a divergence that does not fit the output must say so now
-        if self.recipe.initial_location is not None:
-            for site in range(len(probe.sites)):
-                probe.gate(site).start_at(self.recipe.initial_location)
-        if self.recipe.start == "auto":
-            probe.start_baselines(self.model, forward, some, self.divergence, self.tolerance, team)
-        elif self.recipe.start == "mean":
-            probe.mean_baselines()
-        team.align(probe)
+        first = starting.first_batches(loader, team, accumulate)
+        self._agree(team, count, first.opening)
+        drawn = self.seed if self.recipe.drawn else 0
+        probe, subject = starting.found_on(first, self.subject, self.hidden, drawn)
+        starting.put_at_start(probe, subject, first, self.recipe, self.tolerance, team)
         per_epoch = -(-count // (team.size * accumulate))
         if epochs is None:
             epochs = -(-self.recipe.steps // per_epoch)
-        return Training(
-            probe,
-            self.model,
-            forward,
-            self.divergence,
-            self.tolerance,
-            self.recipe,
-            self.seed,
-            epochs * per_epoch,
-            team,
-            accumulate,
-        )
+        steps, options = epochs * per_epoch, {"recompute": self.recompute}
+        return Training(probe, subject, self.tolerance, self.recipe, self.seed, steps, team, accumulate, **options)
 
-    def _agree(self, team: Team, count: int, group: list[Any]) -> None:
+    def _agree(self, team: Team, count: int, opening: list[Any]) -> None:
         """Processes that were given different things would each work on something else, and nobody would know."""
         if team.size > 1:
             what = {
@@ -324,7 +276,7 @@ class GraphMask(Method):
                 "seed": self.seed,
                 "number of batches": count,
                 "batches, in the same order,": identity.content_of(
-                    {str(number): identity.content_of(batch) for number, batch in enumerate(group)}
+                    {str(number): identity.content_of(batch) for number, batch in enumerate(opening)}
                 ),
             }
             team.agree(
@@ -369,10 +321,8 @@ class GraphMask(Method):
         """Write gates, baselines and settings; the model itself is not in the file."""
         if self.probe is None or self.history is None:
             raise GraphMaskError("Expected a fitted GraphMask to save. Call fit(loader) first.")
-        description = {
-            **_describe(self, self.probe),
-            "history": checkpoint.history_to_json(self.history),
-        }
+        described = saved.describe(self.subject, self.probe, self.tolerance, self.recipe, self.seed)
+        description = {**described, "history": checkpoint.history_to_json(self.history)}
         tensors = {f"probe.{key}": value for key, value in self.probe.state_dict().items()}
         files.write(path, "explainer", tensors | checkpoint.rungs_to_tensors(self.rungs), description)
 
@@ -415,67 +365,16 @@ def _load(
             "Load the weights that were explained, or fit again."
         )
     explainer.divergence.load_state(description["divergence"])
-    specs = [SiteSpec(**spec) for spec in description["specs"]]
-    sites = tuple(
-        Site.from_json(site).with_message(spec.message) for site, spec in zip(description["sites"], specs, strict=True)
-    )
-    with torch.device("meta"):  # where sizes take no memory: a file may claim any
-        claimed = Probe(sites, specs, explainer.hidden, explainer.seed).state_dict()
-    shapes = {name: value.shape for name, value in claimed.items()}
-    state, rungs = checkpoint.part(tensors, "probe."), checkpoint.rungs_from_tensors(tensors)
-    for found in (state, *rungs):
-        if {name: value.shape for name, value in found.items()} != shapes:
-            raise TypeError("tensors of other sizes than its description says")
-    probe = Probe(sites, specs, explainer.hidden, explainer.seed)
-    probe.load_state_dict(state)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    explainer.probe, explainer.sites = probe.to(device).eval(), sites
-    explainer.types = probe.types = Types.from_json(description.get("types"))
+    state, rungs = checkpoint.part(tensors, "probe."), checkpoint.rungs_from_tensors(tensors)
+    explainer.probe = saved.probe_of(description, state, rungs, device)
+    explainer.subject = saved.subject_of(explainer.subject, description, explainer.probe)
     explainer.history = checkpoint.history_from_json(description["history"])
     explainer.weights = Weights(model)
     explainer.rungs = [{name: value.to(device) for name, value in rung.items()} for rung in rungs]
     if any(not -1 <= one.rung < max(len(rungs) - 1, 0) for one in explainer.history.frontier):
         raise TypeError("states of its frontier that are not in it")
     return explainer
-
-
-def _has_edges(batch: Any) -> bool:
-    edge_index = batches.edge_index_of(batch)
-    return edge_index is None or bool(edge_index.shape[1])
-
-
-def _describe(explainer: GraphMask, probe: Probe) -> dict[str, Any]:
-    """Everything that must agree for two fits to be the same fit."""
-    return {
-        "model": files.fingerprint(explainer.model),
-        "tolerance": explainer.tolerance,
-        "seed": explainer.seed,
-        "hidden": explainer.hidden,
-        "recipe": asdict(explainer.recipe),
-        "precision": explainer.precision,
-        "heads": explainer.heads,
-        "divergence": explainer.divergence.state(),
-        "custom_forward": explainer.forward is not batches.default_forward,
-        "sites": [site.to_json() for site in probe.sites],
-        "types": probe.types,
-        "specs": [spec.to_json() for spec in probe.specs],
-    }
-
-
-def _settings(training: Training, explainer: GraphMask) -> dict[str, Any]:
-    per_step = training.team.size * training.accumulate  # in however many processes
-    return {**_describe(explainer, training.probe), "steps": training.steps, "batches per step": per_step}
-
-
-def _checkpoint(training: Training, explainer: GraphMask, path: str | Path) -> None:
-    checkpoint.save(training, path, _settings(training, explainer))
-
-
-def _resume(training: Training, explainer: GraphMask, path: str | Path) -> None:
-    there = Path(path).exists()
-    training.team.agree({"checkpoint": str(path) if there else None}, "Put it where all processes see the same files.")
-    if there:
-        checkpoint.load(training, path, _settings(training, explainer))
 
 
 class _Repeatable:

@@ -156,6 +156,10 @@ class Explanation(Retained):
         """What tells whose edges a layer sends along."""
         return EdgeMap(self.edge_index)
 
+    def info_on_file(self) -> dict[str, Any]:
+        """``info`` as files and stores keep it."""
+        return self.info
+
     # Elsewhere ---------------------------------------------------------------------------------------------
 
     def to_pyg(self) -> torch_geometric.explain.Explanation:
@@ -242,6 +246,7 @@ class Explanation(Retained):
         tensors = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
         tensors |= {f"baseline.{site}": baseline for site, baseline in enumerate(self.baselines)}
         description = {name: getattr(self, name) for name in _VALUES}
+        description["info"] = self.info_on_file()
         description["structure"] = [site.to_json() for site in self.structure]
         files.write(path, "explanation", tensors, description)
 
@@ -271,18 +276,13 @@ _VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method"
 
 
 def build(**values: Any) -> Explanation:
-    """An `Explanation`; a `HeteroExplanation` where that is what the notes say."""
-    return _kind(values.get("info", {}))(**values)
+    """An explanation from what a file or a store holds of it: see `Explanation.info_on_file`."""
+    for key, kind in hooks.kinds.items():
+        if key in values.get("info", {}):
+            return kind()(**values)
+    return Explanation(**values)
 
 
-def build_all(columns: dict[str, Iterable[Any]], info: Sequence[dict[str, Any]]) -> list[Explanation]:
+def build_all(kind: type[Explanation], columns: dict[str, Iterable[Any]]) -> list[Explanation]:
     """One of every row. By position: a batch may hold hundreds of small graphs."""
-    kind = _kind(info[0])
-    return list(map(kind, *(info if name == "info" else columns[name] for name in _FIELDS)))
-
-
-_FIELDS = tuple(field.name for field in fields(Explanation))
-
-
-def _kind(info: dict[str, Any]) -> type[Explanation]:
-    return next((kind() for key, kind in hooks.kinds.items() if key in info), Explanation)
+    return list(map(kind, *(columns[field.name] for field in fields(kind))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,25 +23,24 @@ if TYPE_CHECKING:
     import networkx
     import torch_geometric.explain
 
-#: The key of ``info`` under which an explanation holds its types, so that files and stores keep them.
+#: The key under which files and stores keep the types of an explanation, beside what is in ``info``.
 NOTES = "graphmask.hetero"
 #: And where edges have types with names though their graph is homogeneous.
 TYPE_NAMES = "edge_type_names"
 
 
-def notes(types: Types | None, batch: Any, split: Split) -> list[dict[str, Any]]:
-    """What the explanations of a batch's graphs say of their types, one dictionary per graph."""
-    if types is None:
-        names = getattr(batch, "_edge_type_names", None)  # of HeteroData.to_homogeneous()
-        return [{} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(split.count)]
+def notes(batch: Any, count: int) -> list[dict[str, Any]]:
+    """What the explanations of a batch's graphs say of types that were once there, one dictionary per graph."""
+    names = getattr(batch, "_edge_type_names", None)  # of HeteroData.to_homogeneous()
+    return [{} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(count)]
+
+
+def nodes_by_type(batch: Any, split: Split) -> list[dict[str, int]]:
+    """How many nodes of each type every graph of a batch has."""
+    types = batches.types_of(batch)
+    assert types is not None
     assert split.sizes is not None
-    here = batches.types_of(batch)
-    assert here is not None
-    kinds = [list(kind) for kind in types.edge_types]
-    return [
-        {NOTES: {"num_nodes": dict(zip(here.node_types, sizes, strict=True)), "edge_types": kinds}}
-        for sizes in split.sizes.tolist()
-    ]
+    return [dict(zip(types.node_types, sizes, strict=True)) for sizes in split.sizes.tolist()]
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,7 @@ class EdgesOfType(Retained):
     carried: Tensor  #: bool [L_t, E_t]
 
 
+@dataclass(eq=False)
 class HeteroExplanation(Explanation):
     """Which edges of one heterogeneous graph a model used, site by site, edge type by edge type.
 
@@ -66,19 +66,17 @@ class HeteroExplanation(Explanation):
     ``explanation["author", "writes", "paper"]`` tells of one type in its own numbers.
     """
 
+    num_nodes_dict: dict[str, int] = field(default_factory=dict)  #: by node type
+    #: Those of the data that was fitted on, or of the batch; some may have no edges here.
+    edge_types: tuple[EdgeType, ...] = ()
+
     @property
     def node_types(self) -> tuple[str, ...]:
         return tuple(self.num_nodes_dict)
 
-    @property
-    def num_nodes_dict(self) -> dict[str, int]:
-        found: dict[str, int] = self.info[NOTES]["num_nodes"]
-        return found
-
-    @cached_property
-    def edge_types(self) -> tuple[EdgeType, ...]:
-        """Those of the data that was fitted on or explained first; some may have no edges here."""
-        return tuple((a, r, b) for a, r, b in self.info[NOTES]["edge_types"])
+    def info_on_file(self) -> dict[str, Any]:
+        kinds = [list(kind) for kind in self.edge_types]
+        return {**self.info, NOTES: {"num_nodes": self.num_nodes_dict, "edge_types": kinds}}
 
     @cached_property
     def _first(self) -> dict[str, int]:
@@ -221,6 +219,21 @@ class HeteroExplanation(Explanation):
         for *_, attributes in graph.edges(data=True):
             attributes["edge_type"] = self.edge_types[attributes["edge_type"]]
         return graph
+
+
+def types_of(explanation: Explanation) -> Types | None:
+    """The node and edge types of the data that was explained."""
+    if not isinstance(explanation, HeteroExplanation):
+        return None
+    return Types(explanation.node_types, explanation.edge_types)
+
+
+def read(*, info: dict[str, Any], **values: Any) -> HeteroExplanation:
+    """From what a file or a store holds of it."""
+    types = info[NOTES]
+    kinds = tuple((a, r, b) for a, r, b in types["edge_types"])
+    own = {key: value for key, value in info.items() if key != NOTES}
+    return HeteroExplanation(**values, info=own, num_nodes_dict=types["num_nodes"], edge_types=kinds)
 
 
 def _joined(sites: Sequence[Site]) -> tuple[EdgeType, ...]:

@@ -11,5 +11,5 @@ from typing import Any
 
 #: Gives a function of `graphmask.report` by the name of its module and its own: ``report("build.write_page")``.
 report: Callable[[str], Callable[..., Any]]
-#: Key of an explanation's ``info`` -> a function that gives the class of explanations that have it.
+#: A key in what files hold of an explanation -> a function that gives the one that reads explanations with that key.
 kinds: dict[str, Callable[[], Any]] = {}

@@ -19,6 +19,7 @@ from graphmask import GraphMask, GraphMaskError
 from graphmask.graphs import batches
 from graphmask.graphs.sites import StandIn
 from graphmask.tapping import capture, masking
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.tapped import Tap
 from laws.untouched import assert_same, snapshot, unsettle
 from reference.attention import masked_attention
@@ -47,7 +48,7 @@ def run(model: nn.Module, given: Any, state: Tap, gates: Tensor, baselines: list
     edges, sites = state.edge_map.edge_index, tuple(state.sites)
     assert edges is not None
     with torch.no_grad():
-        return masking.run(model, batches.default_forward, given, edges, sites, gates, baselines, **options)
+        return masking.run(Subject(model, sites=sites), given, edges, gates, baselines, **options)
 
 
 def drawn(state: Tap, seed: int = 0) -> list[Tensor]:

@@ -7,8 +7,8 @@ import torch
 
 from graphmask import GraphMask
 from graphmask.experiments.two_hops import COLOURS, HEADS, TOKENS, TwoHops, draw
-from graphmask.graphs import batches
 from graphmask.tapping import capture, masking
+from graphmask.tapping.subject import Subject
 
 
 def test_the_answer_needs_the_gold_messages_and_no_others() -> None:
@@ -24,7 +24,7 @@ def test_the_answer_needs_the_gold_messages_and_no_others() -> None:
 
     def run(kept: torch.Tensor) -> torch.Tensor:
         given = {"states": test.states}
-        return masking.run(model, batches.default_forward, given, state.edge_map, tuple(state.sites), kept, nothing)
+        return masking.run(Subject(model, sites=tuple(state.sites)), given, state.edge_map, kept, nothing)
 
     assert (run(gold) - original).abs().max() < 1e-2  # sufficient
     for layer in range(2):  # each necessary

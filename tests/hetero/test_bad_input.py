@@ -82,7 +82,7 @@ def test_other_types_than_fitted_on() -> None:
         explainer.explain(allow_infeasible=True, data=Data(x=torch.randn(3, 5), edge_index=torch.tensor([[0], [1]])))
     model = pyg.GCN(5, 4, 2)
     plain = methods.get("random")(model)
-    plain.explain(Data(x=torch.randn(3, 5), edge_index=torch.tensor([[0], [1]])))
+    plain.fit([Data(x=torch.randn(3, 5), edge_index=torch.tensor([[0], [1]]))], progress=False)
     with pytest.raises(GraphMaskError, match=r"Expected the data to be a homogeneous graph, .* got HeteroData"):
         plain.explain(graph(0))
 
@@ -180,7 +180,7 @@ def test_a_model_that_skips_a_layer() -> None:
     case = BY_NAME["sage"]
     model = case.model()
     method = methods.get("random")(model)
-    method.explain(graph(0))
+    method.fit([graph(0)], progress=False)
     kept = dict(model.second.convs.items())
     del model.second.convs[CITES]
     with pytest.raises(GraphMaskError, match=r"<paper___cites___paper>' to send along edge type \('paper', 'cites'"):

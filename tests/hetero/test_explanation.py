@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from graphmask import Explanation, HeteroExplanation, analysis, methods
 from graphmask.analysis import everything
 from graphmask.cli import app
 from graphmask.graphs.sites import Site
-from graphmask.hetero_explanation import NOTES
 
 from .support import BY_NAME, TYPES, batch, fitted, graph
 
@@ -50,7 +50,8 @@ def made(kept: dict[tuple[int, int], bool] | None = None) -> HeteroExplanation:
         baselines=tuple(torch.zeros(2) for _ in structure),
         num_nodes=5,
         edge_type=torch.tensor([0, 0, 1, 1]),
-        info={NOTES: {"num_nodes": {"a": 2, "b": 3}, "edge_types": [list(there), list(back)]}},
+        num_nodes_dict={"a": 2, "b": 3},
+        edge_types=(there, back),
     )
 
 
@@ -59,6 +60,7 @@ def test_by_type() -> None:
     there, back = found.edge_types
     assert (there, back) == (("a", "to", "b"), ("b", "from", "a"))
     assert (found.node_types, found.num_nodes_dict) == (("a", "b"), {"a": 2, "b": 3})
+    assert found.info == {}
     part = found[there]
     assert (part.sites, part.site_numbers, part.edges.tolist()) == (("low.to", "high.to"), (0, 2), [0, 1])
     assert part.edge_index.tolist() == [[0, 1], [0, 2]]
@@ -169,11 +171,12 @@ def test_store(name: str, tmp_path: Path) -> None:
 
 def test_a_store_is_taken_up_by_a_method_that_has_seen_nothing(tmp_path: Path) -> None:
     model = BY_NAME["hgt"].model()
-    methods.get("random")(model).explain_all(loader()[:1], out=tmp_path, progress=False)
+    begun = methods.get("random")(model).explain_all(loader()[:1], out=tmp_path, progress=False)
     fresh = methods.get("random")(model)
     store = fresh.explain_all(loader(), out=tmp_path, progress=False)
     assert len(store) == 4
-    assert fresh.types == store.types
+    assert store.types == begun.types is not None
+    assert fresh.types is None  # what a store holds is taken up by the call that writes to it
     assert torch.equal(store[3].kept, methods.get("random")(model).explain(graph(4)).kept)
 
 
@@ -226,7 +229,36 @@ def test_analyse_and_report(tmp_path: Path) -> None:
 
 def test_files_of_graphs_without_types_are_as_before(tmp_path: Path) -> None:
     """A saved explanation says nothing of types unless there are any."""
-    found = made()
-    found.info = {}
+    whole = made()
+    found = Explanation(**{field.name: getattr(whole, field.name) for field in fields(Explanation)})
     found.save(tmp_path / "plain")
     assert type(Explanation.load(tmp_path / "plain")) is Explanation
+
+
+def test_explaining_leaves_a_method_as_it_was() -> None:
+    """What is found on one batch says nothing of the next: explanations do not depend on those before them."""
+    model = BY_NAME["sage"].model()
+    method = methods.get("occlusion")(model)
+    before = vars(method).copy()
+    few = graph(4)
+    for kind in few.edge_types[1:]:
+        few[kind].edge_index, few[kind].edge_attr = few[kind].edge_index[:, :0], few[kind].edge_attr[:0]
+    method.explain(few)
+    list(method.explain_all([few, graph(5)]))
+    assert vars(method) == before
+    assert method.sites is None
+    after, first = method.explain(graph(5)), methods.get("occlusion")(model).explain(graph(5))
+    assert after.sites == first.sites
+    assert torch.equal(after.kept, first.kept)
+    assert torch.equal(after.scores, first.scores)
+
+
+def test_types_are_no_notes_of_the_user(tmp_path: Path) -> None:
+    """In memory they are fields of the explanation; in a file they lie beside what is in ``info``."""
+    found = made()
+    found.info["mine"] = [1]
+    found.save(tmp_path / "x")
+    read = Explanation.load(tmp_path / "x")
+    assert isinstance(read, HeteroExplanation)
+    assert read.info == {"mine": [1]}
+    assert (read.num_nodes_dict, read.edge_types) == (found.num_nodes_dict, found.edge_types)

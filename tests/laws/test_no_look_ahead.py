@@ -13,6 +13,7 @@ from torch import nn
 from graphmask.graphs import batches
 from graphmask.tapping import capture
 from graphmask.tapping.messages import Messages
+from graphmask.tapping.subject import Subject
 
 from .cases import CASES, Case
 from .support import fitted, run
@@ -24,18 +25,18 @@ def test_gates_do_not_see_what_comes_later(case: Case) -> None:
     probe = known.explainer.probe
     assert probe is not None
     batch = case.loader(1, start=200)[0]
-    original = probe.original(known.model, batches.default_forward, batch)
+    original = probe.original(Subject(known.model), batch)
     later = called_after(known.model, batch)
     assert len(later) == len(case.sites)
     for site, names in enumerate(later):
         changed = perturbed(known.model, names)
-        again = probe.original(changed, batches.default_forward, batch)
+        again = probe.original(Subject(changed), batch)
         assert float((again.output - original.output).abs().max()) > 1e-3
         assert torch.equal(again.values[: site + 1], original.values[: site + 1])
     # The law is not empty: gates do see what comes before them.
     x = batch["x_src"] if "x_src" in batch else batch["x"]
     x *= -1
-    again = probe.original(known.model, batches.default_forward, batch)
+    again = probe.original(Subject(known.model), batch)
     assert not (again.values == original.values).all(1).any()
 
 

@@ -188,12 +188,11 @@ def test_any_rearrangement_that_layers_make(mine: list[tuple[int, int]], data: s
     if data.draw(st.booleans()):
         theirs = data.draw(st.permutations(theirs))
     theirs = [*theirs, *((v, v) for v in range(4))] if data.draw(st.booleans()) else theirs
-    edge_map = edges.EdgeMap(tensor(mine))
-    found = edge_map(tensor(list(theirs)), (), 0, "conv")
-    positions = list(range(len(mine))) if found is None else found.tolist()
+    found = edges.EdgeMap(tensor(mine))(tensor(list(theirs)), (), 0, "conv")
+    positions = list(range(len(mine))) if found.edges is None else found.edges.tolist()
     others = [n for n, (u, v) in enumerate(theirs) if u != v]
     straight, turned = by_hand(mine, list(theirs)), by_hand(mine, [(v, u) for u, v in theirs])
-    expected = turned if edge_map.flipped else straight
+    expected = turned if found.flipped else straight
     assert [positions[n] for n in others] == [expected[n] for n in others]
     # Self-loops: each of the user's is found, once, and only at its node.
     loops = [positions[n] for n in range(len(theirs)) if n not in others and positions[n] >= 0]

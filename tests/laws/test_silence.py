@@ -17,6 +17,7 @@ from graphmask.graphs import batches
 from graphmask.graphs.sites import ABSENT, Site, StandIn
 from graphmask.tapping import masking
 from graphmask.tapping.edge_softmax import mixed
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.tapped import Tap
 
 from .cases import BY_NAME, CASES, RELATIONS, Case, Net, simple_graph
@@ -30,7 +31,7 @@ def masked(model: nn.Module, batch: Any, state: Tap, gates: Tensor, baselines: l
     edges = batches.edge_index_of(batch)
     edges = state.edge_map.edge_index if edges is None else edges
     with torch.no_grad():
-        return masking.run(model, batches.default_forward, batch, edges, sites, gates, baselines, **options)
+        return masking.run(Subject(model, sites=sites), batch, edges, gates, baselines, **options)
 
 
 def heard(model: nn.Module, batch: Any, state: Tap, baselines: list[Tensor], sites: tuple[Site, ...]) -> float:

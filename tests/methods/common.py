@@ -15,6 +15,7 @@ from graphmask.explaining.method import Method
 from graphmask.graphs import batches
 from graphmask.methods import METHODS, get
 from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import record
 
 NAMES = [name for name in METHODS if name != "graphmask"]  # it has laws of its own
@@ -41,11 +42,10 @@ def quick(name: str, model: nn.Module, *args: Any, **more: Any) -> Method:
 
 def case_of(model: nn.Module, batch: Any, divergence: str = "kl", tolerance: float = 0.03, forward: Any = None) -> Case:
     """A batch under explanation, of a model in evaluation mode."""
-    forward = forward or batches.default_forward
-    trace = record(model, forward, batch, None, lambda m: torch.zeros(m.source.shape))
-    known = Divergence(divergence)
-    known.resolve(trace.output)
-    return Case(model, forward, known, tolerance, batch, trace)
+    subject = Subject(model, forward or batches.default_forward, Divergence(divergence))
+    trace = record(subject, batch, lambda m: torch.zeros(m.source.shape))
+    subject.divergence.resolve(trace.output)
+    return Case(subject.at(trace.sites), tolerance, batch, trace)
 
 
 @contextmanager

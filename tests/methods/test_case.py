@@ -148,7 +148,7 @@ def test_rank_within(groups: list[int]) -> None:
 @quickly
 def test_random_numbers_do_not_depend_on_the_batch(batch: Drawn) -> None:
     together = batch.case()
-    alone = [case_of(together.model, data) for data in batch.graphs]
+    alone = [case_of(together.subject.model, data) for data in batch.graphs]
     for draw in ("uniform", "normal"):
         numbers = getattr(together, draw)(batch.seed)
         assert torch.equal(numbers, torch.cat([getattr(one, draw)(batch.seed) for one in alone], 1))

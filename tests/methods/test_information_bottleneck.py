@@ -116,8 +116,8 @@ def test_messages_are_mixed_with_noise_of_their_own_distribution(monkeypatch: py
     method = fitted(Echo(toy.Add(torch.eye(3))), [data], steps=1)
     with watched(method, monkeypatch) as pairs:
         assert method.probe is not None
-        method.loss(method.probe, data, 0.0)
-        method.loss(method.probe, data, 0.0)
+        method.loss(method.probe, method.subject, data, 0.0)
+        method.loss(method.probe, method.subject, data, 0.0)
     (original, first), (_, second) = pairs
     assert torch.allclose(original, data.x.roll(1, 0))
     noise = 2 * first - original  # of m / 2 + noise / 2
@@ -134,8 +134,8 @@ def test_a_layers_own_loops_are_neither_mixed_nor_paid_for(monkeypatch: pytest.M
     method = fitted(Echo(GCNConv(3, 3)), [data], steps=1)
     with watched(method, monkeypatch) as pairs:
         assert method.probe is not None
-        method.loss(method.probe, data, 0.0)
-        loss = method.loss(method.probe, Data(x=data.x, edge_index=data.edge_index[:, :0]), 0.0)
+        method.loss(method.probe, method.subject, data, 0.0)
+        loss = method.loss(method.probe, method.subject, Data(x=data.x, edge_index=data.edge_index[:, :0]), 0.0)
     (original, masked), (alone, untouched) = pairs
     assert float(loss.detach()) == float(method.divergence.own_loss(alone, alone).mean())
     assert torch.equal(original[-1], masked[-1])
@@ -152,7 +152,7 @@ def test_the_loss_is_the_answers_and_the_price_of_information() -> None:
     with training(method):
         for method.beta in (0.0, 0.4):
             method.generator.manual_seed(5)
-            losses.append(float(method.loss(probe, batch, 0.0).detach()))
+            losses.append(float(method.loss(probe, method.subject, batch, 0.0).detach()))
     price = []
     seen = discover(model, batch)[1]
     for site in range(2):
@@ -169,7 +169,7 @@ def test_training_lowers_the_loss() -> None:
         assert method.probe is not None
         method.generator.manual_seed(9)
         with training(method), torch.no_grad():
-            return sum(float(method.loss(method.probe, batch, 1.0)) for batch in loader * 10) / 20
+            return sum(float(method.loss(method.probe, method.subject, batch, 1.0)) for batch in loader * 10) / 20
 
     before, halfway, after = loss(0), loss(40), loss(150)
     assert before > 1.2 * halfway
@@ -225,8 +225,8 @@ def test_both_passes_draw_the_same_dropout() -> None:
     assert method.probe is not None
     with training(method):
         model.seen = []
-        method.loss(method.probe, ring(30), 0.0)
-        method.loss(method.probe, ring(30), 0.0)
+        method.loss(method.probe, method.subject, ring(30), 0.0)
+        method.loss(method.probe, method.subject, ring(30), 0.0)
         first, second, third, fourth = model.seen
     assert torch.equal(first, second)
     assert torch.equal(third, fourth)

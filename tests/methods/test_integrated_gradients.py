@@ -21,7 +21,7 @@ def test_quadrature_by_hand(steps: int) -> None:
     batch = Batch.from_data_list(GRAPHS)
     case = case_of(model, batch)
     method = IntegratedGradients(model, steps=steps)
-    method.divergence = case.divergence
+    method.subject = case.subject
     found = method.attributions(case)
     expected = []
     for data in GRAPHS:
@@ -42,7 +42,7 @@ def test_attributions_add_up_to_what_all_messages_together_do() -> None:
     for data in GRAPHS:
         case = case_of(model, data)
         method = IntegratedGradients(model, steps=40)
-        method.divergence = case.divergence
+        method.subject = case.subject
         whole, nothing = (answer(model, data, constant(data, value)) for value in (1.0, 0.0))
         column = int(whole.argmax())
         difference = float(whole[column] - nothing[column])

@@ -67,7 +67,7 @@ def test_the_loss_by_hand(progress: float) -> None:
         loss += (0.7 * s - 0.2 * (s * math.log(s) + (1 - s) * math.log(1 - s))) / len(soft)
     method.generator.manual_seed(3)
     with training(method), torch.no_grad():
-        assert float(method.loss(method.probe, BATCH, progress)) == pytest.approx(loss, rel=1e-5)
+        assert float(method.loss(method.probe, method.subject, BATCH, progress)) == pytest.approx(loss, rel=1e-5)
 
 
 def test_it_looks_at_nodes_not_at_messages() -> None:
@@ -94,7 +94,9 @@ def test_training_lowers_the_loss_and_finds_what_matters() -> None:
         assert method.probe is not None
         method.generator.manual_seed(9)
         with training(method), torch.no_grad():
-            return sum(float(method.loss(method.probe, batch, 1.0)) for batch in loader * 10) / 20, method
+            return sum(
+                float(method.loss(method.probe, method.subject, batch, 1.0)) for batch in loader * 10
+            ) / 20, method
 
     (before, _), (after, method) = trained(0), trained(200)
     assert before > 1.1 * after

@@ -14,7 +14,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.graphs import batches
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.restore import guest
 from graphmask.tapping.stand_ins import observe, see
 
 if TYPE_CHECKING:
@@ -172,11 +172,10 @@ def baseline_swap(method: Method, loader: Iterable[Any], *, allow_infeasible: bo
 def mean_messages(method: Method, loader: Iterable[Any]) -> list[Tensor]:
     """Per site the mean over a loader of all that a baseline takes the place of: messages, and what edges are compared
     by; see `sites.StandIn`."""
-    sites = method.sites
-    with guest(method.model):
-        freeze(method.model, training=False)
-        if sites is None:
+    subject = method.subject
+    with subject.frozen():
+        if subject.sites is None:
             (first,), _ = batches.first_few(loader, 1)
-            sites = observe(method.model, method.forward, first, None)[0]
-        seen = see(method.model, method.forward, loader, sites)
+            subject = subject.at(observe(subject, first)[0])
+        seen = see(subject, loader)
     return [of_site.mean() for of_site in seen]

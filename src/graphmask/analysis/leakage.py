@@ -24,8 +24,6 @@ from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
-from graphmask.graphs import batches
-from graphmask.tapping.capture import tap
 from graphmask.tapping.messages import Answer, Mask
 
 if TYPE_CHECKING:
@@ -124,8 +122,8 @@ def _only_baselines(case: Case, choice: Choice, kept: Tensor) -> Tensor:
     mask = Mask(
         lambda call: answer(call.site, every if call.edges is None else call.edges), lambda site: answer(site, every)
     )
-    with tap(case.model, mask, case.trace.edge_map, case.trace.sites):
-        return batches.call(case.forward, case.model, case.batch).flatten(1)
+    with case.subject.tap(mask, case.trace.edge_map):
+        return case.subject(case.batch).flatten(1)
 
 
 def _classes(case: Case) -> Tensor:

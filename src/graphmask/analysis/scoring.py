@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,10 +14,8 @@ from torch import Tensor
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import GATES_AT_ONCE, MOST_COPIES, Case, Choice
 from graphmask.explaining.method import Method
-from graphmask.explaining.rows import RowsOnly
 from graphmask.explanation import Explanation
 from graphmask.graphs import batches
-from graphmask.tapping.restore import freeze, guest
 
 #: ``score(output, batch)``: one value per output row, or one for the batch (weighed by its rows), or two sums, for
 #: a ratio of sums over all batches such as F1.
@@ -39,18 +39,18 @@ def studied(
     made = None if explanations is None else _Made(explanations)
 
     def cases() -> Iterator[tuple[Case, Choice]]:
-        number = -1
+        mine, number = copy.copy(method), -1  # what is found on the first batch holds for the others of this call
         for number, batch in enumerate(loader):
-            batches.check(batch, f"batch {number}")
-            case = method._case(batch, f"batch {number}", None if made is None else made.index())
-            yield case, method.choose(case) if made is None else made.choice(case, f"batch {number}")
+            case = mine.case(batch, f"batch {number}", index=None if made is None else made.index())
+            if mine.sites is None and case.trace.edge_index.shape[1]:
+                mine.subject = replace(mine.subject, sites=case.subject.sites, types=case.subject.types)
+            yield case, mine.choose(case) if made is None else made.choice(case, f"batch {number}")
         if number < 0:
             raise GraphMaskError("Expected the loader to hold at least one batch, found none. Is it a spent iterator?")
         if made is not None:
             made.check_spent()
 
-    with guest(method.model):  # also around the loader: shuffling draws from the user's random state
-        freeze(method.model, training=False)
+    with method.subject.frozen():  # also around the loader: shuffling draws from the user's random state
         yield cases()
 
 
@@ -157,8 +157,9 @@ def _right(case: Case, output: Tensor) -> Tensor | None:
     labels, _ = batches.labels_of(case.batch, output.shape[0])
     if labels is None or not labels.dim():
         return None
-    if isinstance(case.forward, RowsOnly) and len(labels) == case.forward.count:
-        labels = labels[list(case.forward.rows)]
+    asked = case.subject.rows
+    if asked is not None and len(labels) == asked.count:
+        labels = labels[list(asked.rows)]
     elif batches.seeds_of(case.batch) == output.shape[0]:
         labels = labels[: output.shape[0]]
     yes_or_no = case.divergence.name == "bernoulli" or output.dim() < 2 or output.shape[-1] < 2

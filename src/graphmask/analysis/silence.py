@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from graphmask.analysis.scoring import studied
 from graphmask.analysis.tables import table
@@ -105,37 +104,17 @@ def _as_many(case: Case, sent: Tensor, never: Tensor, generator: torch.Generator
 @torch.no_grad()
 def _without(case: Case, gone: Tensor) -> Tensor:
     """[3] number of edges deleted, and sums over graphs of divergence and flips."""
-    output = batches.call(case.forward, case.model, _deleted(case.batch, gone, case.trace.edge_type))
+    output = case.subject(_deleted(case.batch, gone))
     distance, flips = case.distance(output).clamp_min(0), case.flips(output)
     return torch.stack([gone.sum().double().cpu(), distance.double().sum().cpu(), flips.double().sum().cpu()])
 
 
-def _deleted(batch: Any, gone: Tensor, edge_type: Tensor | None) -> Any:
+def _deleted(batch: Any, gone: Tensor) -> Any:
     """The batch without these edges."""
-    left = ~gone
-    if isinstance(batch, HeteroData):
-        assert edge_type is not None
-        kinds = batches.edge_map_of(batch).all_types
-        return batch.edge_subgraph({kind: left[edge_type == number] for number, kind in enumerate(kinds)})
-    edge_index = batches.tensor(batch, "edge_index")
-    if edge_index is None or edge_index.dim() != 2 or edge_index.shape[1] != len(gone):
+    left = batches.adapter(batch).without_edges(batch, gone)
+    if left is None:
         raise GraphMaskError(
-            "Expected a batch with its edges in edge_index, so that some can be deleted, got another form (adjacency "
-            "matrices, or sparse tensors). Leave `deletion` out."
+            "Expected a Data, a HeteroData or a dictionary with its edges in edge_index, so that some can be deleted, "
+            f"got {batches.adapter(batch).contents(batch)}: adjacency matrices or sparse tensors? Leave `deletion` out."
         )
-    if isinstance(batch, Data):
-        return batch.edge_subgraph(left)
-    if not isinstance(batch, Mapping):
-        raise GraphMaskError(f"Expected a Data, a HeteroData or a dictionary, got {type(batch).__name__}.")
-    nodes = batches.num_nodes_of(batch, edge_index)
-    return {key: _select(key, value, left, nodes) for key, value in batch.items()}
-
-
-def _select(key: str, value: Any, left: Tensor, nodes: int | None) -> Any:
-    """Select entries of a tensor with one entry per edge; in ``edge_index`` these are columns."""
-    if not isinstance(value, Tensor):
-        return value
-    if key == "edge_index":
-        return value[:, left]
-    per_edge = value.shape[:1] == left.shape and (nodes != len(left) or key.startswith("edge"))
-    return value[left] if per_edge else value
+    return left

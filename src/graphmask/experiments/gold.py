@@ -14,8 +14,7 @@ from graphmask.analysis.ground_truth import Agreement
 from graphmask.divergence import kl
 from graphmask.explanation import Explanation
 from graphmask.gates.probe import Probe
-from graphmask.graphs.batches import default_forward
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.subject import Subject
 
 
 def compare(explanations: Iterable[Explanation], data: Sequence[Batch]) -> dict[str, Any]:
@@ -40,20 +39,20 @@ def check(model: nn.Module, probe: Probe, data: Sequence[Batch]) -> dict[str, An
     generator = torch.Generator().manual_seed(0)
     divergence, flips, half_flips, rows = 0.0, 0.0, 0.0, 0
     moved: list[list[Tensor]] = [[] for _ in probe.sites]
-    with guest(model):
-        freeze(model, training=False)
+    subject = Subject(model, sites=probe.sites)
+    with subject.frozen():
         for batch in data:
             gold = batch.gold.t()
-            original = default_forward(model, batch)
-            kept_gold = probe.masked(model, default_forward, batch, batch.edge_index, gold)
+            original = subject(batch)
+            kept_gold = probe.masked(subject, batch, batch.edge_index, gold)
             half = gold & (torch.rand(gold.shape, generator=generator) < 0.5)
-            kept_half = probe.masked(model, default_forward, batch, batch.edge_index, half)
+            kept_half = probe.masked(subject, batch, batch.edge_index, half)
             divergence += float(kl(original, kept_gold).sum())
             flips += float((original.argmax(1) != kept_gold.argmax(1)).sum())
             half_flips += float((original.argmax(1) != kept_half.argmax(1)).sum())
             rows += len(original)
             for site in range(len(probe.sites)):
-                moved[site].append(_drop_one_by_one(model, probe, batch, gold, site, original))
+                moved[site].append(_drop_one_by_one(subject, probe, batch, gold, site, original))
     smallest = [torch.cat(parts) for parts in moved]
     return {
         "sufficient": {"divergence": divergence / rows, "flips": flips / rows},
@@ -66,7 +65,7 @@ def check(model: nn.Module, probe: Probe, data: Sequence[Batch]) -> dict[str, An
 
 
 def _drop_one_by_one(
-    model: nn.Module, probe: Probe, batch: Batch, gold: Tensor, site: int, reference: Tensor
+    subject: Subject, probe: Probe, batch: Batch, gold: Tensor, site: int, reference: Tensor
 ) -> Tensor:
     """|change of margin| for every gold edge of a site, dropped alone; one edge per graph at a time."""
     edges = gold[site].nonzero().view(-1)
@@ -79,6 +78,6 @@ def _drop_one_by_one(
         now = rank == turn
         kept = torch.ones_like(gold)
         kept[site, edges[now]] = False
-        output = probe.masked(model, default_forward, batch, batch.edge_index, kept)
+        output = probe.masked(subject, batch, batch.edge_index, kept)
         changes[now] = ((output[:, 1] - output[:, 0]) - margin).abs()[graph[now]]
     return changes

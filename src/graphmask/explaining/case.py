@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data, HeteroData
 
 from graphmask.divergence import Divergence
 from graphmask.graphs import batches
@@ -17,6 +16,7 @@ from graphmask.graphs.batches import Forward, Split
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.groups import rank_within
 from graphmask.tapping import gradients, masking
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import Trace
 
 #: Copies of a small graph that are run at once, and edges in them.
@@ -36,7 +36,7 @@ class Choice:
 
 @dataclass
 class _Copies:
-    batch: Data | HeteroData
+    batch: Any
     edge_map: EdgeMap
     count: int
     order: Tensor | None = None  #: [K * E] where each edge of the first copy, of the second, ... lies; None: in order
@@ -46,13 +46,24 @@ class _Copies:
 class Case:
     """``L`` sites, ``E`` edges, ``G`` graphs. Gates are ``[L, E]``, baselines ``[D]`` or ``[G, D]`` per site."""
 
-    model: nn.Module
-    forward: Forward
-    divergence: Divergence
+    subject: Subject  #: the model, with the sites of this batch
     tolerance: float
     batch: Any
     trace: Trace
     whole: bool = False  #: explained as one, however many graphs there are
+
+    @property
+    def model(self) -> nn.Module:
+        return self.subject.model
+
+    @property
+    def forward(self) -> Forward:
+        """How the model is called; ``case.subject(batch)`` calls it, and checks what comes back."""
+        return self.subject.forward
+
+    @property
+    def divergence(self) -> Divergence:
+        return self.subject.divergence
 
     @cached_property
     def split(self) -> Split:
@@ -79,11 +90,9 @@ class Case:
         if graph is not None and not graph.numel():  # a layer's own self-loops belong to no edge's graph
             baselines, graph = [b[0] if b.dim() > 1 else b for b in baselines], None
         output = masking.run(
-            self.model,
-            self.forward,
+            self.subject,
             self.batch,
             trace.edge_map,
-            trace.sites,
             gates,
             baselines,
             graph_of_edge=graph,
@@ -105,9 +114,7 @@ class Case:
             wide = full.transpose(0, 1).flatten(1)
             if copies.order is not None:
                 wide = torch.empty_like(wide).index_copy_(1, copies.order, wide)
-            output = masking.run(
-                self.model, self.forward, copies.batch, copies.edge_map, self.trace.sites, wide, baselines
-            )
+            output = masking.run(self.subject, copies.batch, copies.edge_map, wide, baselines)
             yield from output.view(at_once, *self.trace.output.shape)[: len(some)]
 
     @cached_property
@@ -115,20 +122,19 @@ class Case:
         """The batch several times side by side; None if that cannot be done or the model does not take it alike."""
         edges = max(self.trace.edge_index.shape[1], 1)
         count = min(MOST_COPIES, EDGES_AT_ONCE // edges)
-        if count < 2 or not isinstance(self.batch, (Data, HeteroData)) or self.split.count != 1:
+        if count < 2 or self.split.count != 1:
             return None  # a batch of many graphs fills a pass already
         batch = batches.repeat(self.batch, count)
         edge_index = None if batch is None else batches.edge_index_of(batch)
         if batch is None or edge_index is None:
             return None
         copies = _Copies(batch, batches.edge_map_of(batch), count)
-        if isinstance(batch, HeteroData):  # edges lie type after type, not copy after copy
-            copies.order = batches.split(batch, edge_index, count).edge_graph.argsort(stable=True)
+        copy_of = batches.split(batch, edge_index, count).edge_graph
+        if bool((copy_of.diff() < 0).any()):  # edges lie type after type, not copy after copy
+            copies.order = copy_of.argsort(stable=True)
         whole = torch.ones(len(self.trace.sites), edge_index.shape[1], dtype=torch.bool, device=edge_index.device)
         try:
-            output = masking.run(
-                self.model, self.forward, batch, copies.edge_map, self.trace.sites, whole, self.zeros()
-            )
+            output = masking.run(self.subject, batch, copies.edge_map, whole, self.zeros())
         except (RuntimeError, ValueError, TypeError, IndexError):  # the graph by itself was taken without complaint
             return None
         tiled = self.trace.output.repeat(count, *[1] * (self.trace.output.dim() - 1))

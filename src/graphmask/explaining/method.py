@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
@@ -19,15 +20,16 @@ from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
 from graphmask.explaining import repairing
 from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.dividing import divide
 from graphmask.explaining.repairing import Repaired
-from graphmask.explaining.rows import Index, RowsOnly, nodes_read, receptive_field, rows_of
-from graphmask.explanation import ASKED, UNREPAIRED, Explanation, build_all
+from graphmask.explaining.rows import Index, asked_about, rows_of
+from graphmask.explanation import Explanation
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
 from graphmask.graphs.layout import Types, agreed
 from graphmask.graphs.sites import Site
 from graphmask.graphs.wrapped_batches import graph_in, graphs_of
-from graphmask.hetero_explanation import notes
+from graphmask.hetero_explanation import types_of
 from graphmask.store import Store
 from graphmask.store.columns import Metadata
 from graphmask.store.writing import write
@@ -35,8 +37,8 @@ from graphmask.tapping import gradients
 from graphmask.tapping.attention import check_heads
 from graphmask.tapping.capture import check_model
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import freeze, guest
-from graphmask.tapping.trace import record
+from graphmask.tapping.subject import Subject
+from graphmask.tapping.trace import nothing, record
 from graphmask.team import Team
 
 
@@ -57,7 +59,6 @@ class Method(ABC):
     name: ClassVar[str]
     soft: ClassVar[bool] = False  #: hard choices come from a threshold on the scores
     threshold: float = 0.5  #: of a soft method
-    precision: str | None = None  #: "bf16" runs the model under autocast
 
     def __init__(
         self,
@@ -74,19 +75,48 @@ class Method(ABC):
         check_model(model)
         if forward is None:
             batches.check_forward(model)
-        self.model = model
-        self.forward = forward or batches.default_forward
-        self.divergence = Divergence(divergence)
-        self.tolerance = check_tolerance(tolerance)
-        self.seed, self.heads = seed, check_heads(heads)
-        self.sites: tuple[Site, ...] | None = None
-        self.types: Types | None = None  #: node and edge types of heterogeneous data, known with the sites
+        self.subject = Subject(
+            model, forward or batches.default_forward, Divergence(divergence), heads=check_heads(heads)
+        )
+        self.tolerance, self.seed = check_tolerance(tolerance), seed
+
+    @property
+    def model(self) -> nn.Module:
+        return self.subject.model
+
+    @property
+    def forward(self) -> Forward:
+        """How the model is called on a batch."""
+        return self.subject.forward
+
+    @property
+    def divergence(self) -> Divergence:
+        return self.subject.divergence
+
+    @property
+    def precision(self) -> str | None:
+        """``"bf16"`` where the model runs under autocast."""
+        return self.subject.precision
+
+    @property
+    def heads(self) -> str:
+        return self.subject.heads
+
+    @property
+    def sites(self) -> tuple[Site, ...] | None:
+        """Where messages flow; None until that was found."""
+        return self.subject.sites
+
+    @property
+    def types(self) -> Types | None:
+        """Node and edge types of heterogeneous data, known with the sites."""
+        return self.subject.types
 
     # What a method is --------------------------------------------------------------------------------------
 
     def look(self, messages: Messages) -> Tensor:
         """One number per edge [E'] read off the original run; by default nothing is."""
-        return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
+        return nothing(messages)
 
     @abstractmethod
     def choose(self, case: Case) -> Choice:
@@ -99,8 +129,10 @@ class Method(ABC):
 
     def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> Any:
         """Learn from data what explaining needs; most methods need nothing."""
-        with guest(self.model):
-            batches.scan(graphs_of(loader, self.forward), "the loader")
+        loader = graphs_of(loader, self.forward)
+        with self.subject.frozen():
+            batches.scan(loader, "the loader")
+            self.subject = found_on(self.subject, loader)
 
     def check_ready(self, allow_infeasible: bool) -> None:
         """Raise if this method cannot explain yet; most can at once."""
@@ -208,15 +240,19 @@ class Method(ABC):
         self.check_ready(allow_infeasible)
         team = distributed.team()
 
+        method = copy.copy(self)  # what is found on the first batch holds for the others of this call
+
         def explain(batch: Any, where: str) -> list[Explanation]:
-            if counterfactual:
-                return self._explain(team.place(batch), repair, where, counterfactual=True)
-            return self._explain(team.place(batch), repair, where)
+            batch, more = team.place(batch), {"counterfactual": True} if counterfactual else {}
+            found = method._explain(batch, repair, where, **more)
+            if method.sites is None and any(explanation.edge_index.shape[1] for explanation in found):
+                method.subject = replace(method.subject, sites=found[0].structure, types=types_of(found[0]))
+            return found
 
         if out is not None:
             if counterfactual:
                 raise GraphMaskError("Expected counterfactual=True without out=DIR: a store does not keep them.")
-            wanted = partial(write, self, explain, loader, out, repair=repair, metadata=metadata, progress=progress)
+            wanted = partial(write, method, explain, loader, out, repair=repair, metadata=metadata, progress=progress)
             return _by_all(wanted, team, out, shard, shard_rows)
         if metadata is not None or shard_rows is not None:
             raise GraphMaskError("Expected out=DIR together with metadata or shard_rows, got no folder to write to.")
@@ -234,98 +270,56 @@ class Method(ABC):
         repair: bool,
         where: str,
         index: Index | None = None,
-        forward: Forward | None = None,
         *,
         counterfactual: bool = False,
     ) -> list[Explanation]:
-        """With ``index`` or another ``forward``, one explanation of the batch as a whole."""
+        """One explanation per graph; with ``index``, one of the batch as a whole."""
+        with self.subject.frozen():
+            case = self.case(batch, where, index=index)
+            return self.explain_case(case, repair=repair, counterfactual=counterfactual)
+
+    def explain_case(self, case: Case, *, repair: bool = True, counterfactual: bool = False) -> list[Explanation]:
+        """Choose, verify by a masked run, repair, and divide by graph; inside `Subject.frozen`, like `case`."""
+        with gradients.needed():
+            choice = self.choose(case)
+        with torch.no_grad():
+            masked = case.run(choice.kept, choice.baselines)
+        repaired = repairing.repair(case, choice, masked) if repair else repairing.as_is(case, choice, masked)
+        choice.kept = repaired.kept
+        overturning = repairing.counterfactual(case, choice) if counterfactual else None
+        _warn(repaired)
+        return divide(case, choice, repaired, self.name, overturning)
+
+    def case(
+        self, batch: Any, where: str = "the batch", *, index: Index | None = None, forward: Forward | None = None
+    ) -> Case:
+        """Run the original model on a batch: what `choose` chooses from, and measurements are made on.
+
+        Call it, and what you do with the case, inside ``with method.subject.frozen():``, which restores the model.
+
+        Args:
+            batch: one or more graphs.
+            where: the batch's name in error messages.
+            index: as in `explain`.
+            forward: another way to call the model. With ``index`` or ``forward`` the batch is one case as a whole.
+        """
         if forward is None and self.forward is batches.default_forward:
             batch = graph_in(batch)
         batches.check(batch, where)
-        with guest(self.model):
-            freeze(self.model, training=False)
-            case = self._case(batch, where, index, forward)
-            with gradients.needed():
-                choice = self.choose(case)
-            with torch.no_grad():
-                masked = case.run(choice.kept, choice.baselines)
-            repaired = repairing.repair(case, choice, masked) if repair else repairing.as_is(case, choice, masked)
-            choice.kept = repaired.kept
-            overturning = repairing.counterfactual(case, choice) if counterfactual else None
-        _warn(repaired)
-        return self._divide(case, choice, repaired, overturning)
-
-    def _case(self, batch: Any, where: str, index: Index | None = None, forward: Forward | None = None) -> Case:
-        """Run the original model."""
-        whole = index is not None or forward is not None
-        forward = batches.in_precision(forward or self.forward, self.precision)
-        types = agreed(self.types, batches.types_of(batch), where, self.sites is not None)
-        trace = record(self.model, forward, batch, self.sites, self.look, self.heads)
+        subject = self.subject if forward is None else replace(self.subject, forward=forward)
+        types = agreed(subject.types, batches.types_of(batch), where, subject.sites is not None)
+        trace = record(subject, batch, self.look)
         if not bool(torch.isfinite(trace.output).all()):
             raise GraphMaskError(
                 f"Expected finite model outputs, got NaN or infinity on {where}. Check the model on this data without "
                 "GraphMask."
             )
-        if trace.edge_index.shape[1]:  # without edges, hops of one layer look like its relations
-            self.sites, self.types = trace.sites, types
-        self.divergence.resolve(trace.output)
-        case = Case(self.model, forward, self.divergence, self.tolerance, batch, trace, whole)
-        if index is not None:
-            _ask_about(case, rows_of(index, trace.output.shape[0]), where)
-        return case
-
-    def _divide(
-        self,
-        case: Case,
-        choice: Choice,
-        repaired: Repaired,
-        overturning: tuple[Tensor, Tensor] | None = None,
-    ) -> list[Explanation]:
-        """One Explanation per graph of the batch."""
-        trace, split, masked = case.trace, case.split, repaired.masked
-        divergence, flips = case.distance(masked).clamp_min(0), case.flips(masked)  # rounding may leave -1e-11
-        edge_type = trace.edge_type if trace.edge_type is not None else batches.tensor(case.batch, "edge_type")
-        if edge_type is not None and edge_type.shape != split.edge_graph.shape:
-            edge_type = None
-        types = self.types or batches.types_of(case.batch)
-        info = notes(types, case.batch, split)
-        for own, why in zip(info, repaired.why, strict=True):
-            if why is not None:
-                own[UNREPAIRED] = why
-        if isinstance(case.forward, RowsOnly) and case.forward.nodes:
-            info[0][ASKED] = list(case.forward.nodes)
-        if types is not None and edge_type is not None:
-            known = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
-            edge_type = torch.tensor(known, dtype=torch.long, device=edge_type.device)[edge_type]
-        local = split.within(trace.edge_index)
-        nodes = _nodes_per_graph(case)
-        baselines = [baseline.detach().clone() for baseline in choice.baselines]
-        edges, rows = _divider(split.edge_graph, split.count), _divider(split.row_graph, split.count)
-        columns: dict[str, Iterable[Any]] = {
-            "edge_index": edges(local, 1),
-            "kept": edges(choice.kept, 1),
-            "scores": edges(choice.scores, 1),
-            "carried": edges(trace.carried, 1),
-            "edge_type": repeat(None) if edge_type is None else edges(edge_type, 0),
-            "original": rows(trace.output, 0),
-            "masked": rows(masked, 0),
-            "divergence": divergence.tolist(),
-            "flips": flips.tolist(),
-            "reopened": repaired.reopened.tolist(),
-            "baselines": zip(*(b if b.dim() > 1 else repeat(b) for b in baselines), strict=False),
-            "num_nodes": nodes,
-            "tolerance": repeat(self.tolerance),
-            "structure": repeat(trace.sites),
-            "method": repeat(self.name),
-            "index": repeat(case.forward.rows if isinstance(case.forward, RowsOnly) else None),
-            "precision": repeat(self.precision),
-            "counterfactual": repeat(None),
-        }
-        if overturning is not None:
-            found, there = overturning
-            parts = zip(edges(found, 1), there.tolist(), strict=True)
-            columns["counterfactual"] = (part if is_there else None for part, is_there in parts)
-        return build_all(columns, info)
+        subject.divergence.resolve(trace.output)
+        if subject.sites is None:
+            subject = replace(subject, sites=trace.sites, types=types)
+        whole = index is not None or forward is not None
+        case = Case(subject, self.tolerance, batch, trace, whole)
+        return case if index is None else asked_about(case, rows_of(index, trace.output.shape[0]), where)
 
 
 def _by_all(
@@ -338,6 +332,13 @@ def _by_all(
         return written
     team.wait()
     return store.open(out)
+
+
+def found_on(subject: Subject, loader: Iterable[Any]) -> Subject:
+    """The model with the sites, and the types of heterogeneous data, that a loader shows."""
+    (first,), types = batches.first_few(loader, 1)
+    sites = record(replace(subject, sites=None), first, nothing).sites
+    return replace(subject, sites=sites, types=types)
 
 
 def check_tolerance(tolerance: float) -> float:
@@ -353,57 +354,5 @@ def _warn(repaired: Repaired) -> None:
             f"Could not make {len(reasons)} of {len(repaired.why)} explanations hold, even with all their messages: "
             f"{reasons[0]}. Explanation.unrepaired says so of each; repair=False gives what was chosen.",
             UserWarning,
-            stacklevel=4,
-        )
-
-
-def _ask_about(case: Case, rows: tuple[int, ...], where: str) -> None:
-    """Cut the output to these rows, and the gates to those that can matter to them."""
-    trace, count = case.trace, case.trace.output.shape[0]
-    read = nodes_read(case.batch, trace, rows, count)
-    field = receptive_field(trace, read)
-    # A row that reads many nodes is a graph, or could be anything: no node is what was asked about.
-    nodes = tuple(read.nonzero().view(-1).tolist()) if int(read.sum()) <= 2 * len(rows) else ()
-    case.forward = RowsOnly(case.forward, rows, count, nodes)
-    trace.output = trace.output[list(rows)]
-    if torch.equal(field, trace.carried):
-        return
-    with torch.no_grad():
-        alone = case.run(field, case.zeros())
-    if not torch.allclose(alone, trace.output, rtol=1e-4, atol=1e-5):
-        warnings.warn(
-            f"Rows {rows[:5]} of {where} change when messages are dropped from which no edges lead to them: the model "
-            "connects nodes by other ways than its layers' edges (pooling, attention over all nodes), or rows are not "
-            "nodes, candidate edges or graphs. Every edge is taken to be able to reach them.",
-            UserWarning,
             stacklevel=5,
         )
-        return
-    trace.carried = field
-
-
-def _divider(owner: Tensor, count: int) -> Callable[[Tensor, int], Sequence[Tensor]]:
-    """Divides a tensor along a dimension among its owners; without a copy where those of each lie together."""
-    if count == 1:
-        return lambda value, dim: (value,)
-    sizes = torch.bincount(owner, minlength=count).tolist()
-    if bool((owner[1:] >= owner[:-1]).all()):
-        return lambda value, dim: value.split(sizes, dim)
-    order = owner.argsort(stable=True)
-    return lambda value, dim: value.index_select(dim, order).split(sizes, dim)
-
-
-def _nodes_per_graph(case: Case) -> list[int]:
-    trace, count = case.trace, case.split.count
-    if case.split.sizes is not None:
-        return case.split.sizes.sum(1).tolist()
-    if trace.sizes is not None:
-        return [int(trace.sizes.sum())] if case.whole else trace.sizes.tolist()
-    if trace.graphs is not None and trace.nodes is not None:
-        return [trace.nodes * trace.graphs // count] * count
-    node_graph = batches.tensor(case.batch, "batch")
-    if node_graph is not None and node_graph.numel() and not case.whole:
-        return torch.bincount(node_graph, minlength=count).tolist()
-    known = batches.num_nodes_of(case.batch, trace.edge_index)
-    highest = int(trace.edge_index.max()) + 1 if trace.edge_index.numel() else 0
-    return [max(known or 0, highest)]

@@ -12,11 +12,9 @@ from torch_geometric.data import Batch
 
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
-from graphmask.explaining.rows import RowsOnly, nodes_read, receptive_field
-from graphmask.graphs import batches
+from graphmask.explaining.rows import nodes_read, receptive_field
 from graphmask.graphs.groups import rank_within
-from graphmask.tapping.messages import Messages
-from graphmask.tapping.trace import record
+from graphmask.tapping.trace import nothing, record
 
 #: What is raised by batches that cannot be taken apart, and by a forward that misses something in the parts.
 _CANNOT = (AttributeError, GraphMaskError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
@@ -177,8 +175,9 @@ def _loss(case: Case, wrong: Tensor, far: Tensor, output: Tensor) -> Tensor:
 def _field(case: Case, rows: Tensor) -> Tensor:
     """bool [L, E]: messages from which these rows (bool) of the output can be reached; all where that is not known."""
     at, count = rows.nonzero().view(-1), len(rows)
-    if isinstance(case.forward, RowsOnly):
-        at, count = torch.tensor(case.forward.rows, device=at.device)[at], case.forward.count
+    asked = case.subject.rows
+    if asked is not None:
+        at, count = torch.tensor(asked.rows, device=at.device)[at], asked.count
     return receptive_field(case.trace, nodes_read(case.batch, case.trace, tuple(at.tolist()), count))
 
 
@@ -234,7 +233,7 @@ def _why(case: Case, choice: Choice, masked: Tensor) -> list[str | None]:
     fine = holds(case, masked).tolist()
     if all(fine):
         return [None] * len(fine)
-    original, again = case.trace.output, batches.call(case.forward, case.model, case.batch)
+    original, again = case.trace.output, case.subject(case.batch)
     steady = again.shape == original.shape and torch.allclose(again, original, rtol=1e-4, atol=1e-5)
     opened = case.run(case.trace.carried, choice.baselines) if steady else again
     whole, itself = case.distance(opened).tolist(), case.distance(original).tolist()
@@ -354,19 +353,15 @@ def _part(case: Case, choice: Choice, wanted: Tensor) -> tuple[Case, Choice, Ten
     try:
         some = Batch.from_data_list(batch.index_select(wanted.cpu()))
         with torch.no_grad():
-            trace = record(case.model, case.forward, some, case.trace.sites, _nothing)
+            trace = record(case.subject, some, nothing)
     except _CANNOT:
         return None
     fits = trace.edge_index.shape[1] == len(edges) and trace.output.shape == case.trace.output[rows].shape
     if not fits or not torch.allclose(trace.output, case.trace.output[rows], rtol=1e-4, atol=1e-5):
         return None  # the model mixes the graphs of a batch
     trace.carried, trace.output = case.trace.carried[:, edges], case.trace.output[rows]
-    found = Case(case.model, case.forward, case.divergence, case.tolerance, some, trace)
+    found = Case(case.subject, case.tolerance, some, trace)
     if not torch.equal(found.split.within(trace.edge_index), split.within(case.trace.edge_index)[:, edges]):
         return None
     baselines: Sequence[Tensor] = [b[wanted] if b.dim() > 1 else b for b in choice.baselines]
     return found, Choice(choice.scores[:, edges], choice.kept[:, edges], baselines), edges, rows
-
-
-def _nothing(messages: Messages) -> Tensor:
-    return messages.source.new_zeros(messages.source.shape, dtype=torch.float)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch_geometric.data import HeteroData
+from torch import Tensor
 
 from graphmask.errors import GraphMaskError
+from graphmask.explaining.case import Case
 from graphmask.graphs import batches
-from graphmask.graphs.batches import Forward
-from graphmask.graphs.layout import Layout
 from graphmask.graphs.sites import layers_of
+from graphmask.tapping.subject import Rows
 from graphmask.tapping.trace import Trace
 
 #: A row of the output, several, or a mask over all of them.
@@ -44,24 +44,6 @@ def rows_of(index: Index, count: int) -> tuple[int, ...]:
             "Rows of the output are nodes, candidate edges or graphs, whichever the model predicts."
         )
     return tuple(rows.tolist())
-
-
-@dataclass(frozen=True)
-class RowsOnly:
-    """A forward whose output is cut to these rows."""
-
-    forward: Forward
-    rows: tuple[int, ...]
-    count: int  #: rows of the whole output
-    nodes: tuple[int, ...] = ()  #: the nodes that these rows are, or the ends of the candidate edges that they are
-
-    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
-        output = batches.call(self.forward, model, batch)
-        copies = output.shape[0] // self.count  # the batch may lie several times side by side
-        if copies * self.count != output.shape[0]:
-            return output
-        first = self.count * torch.arange(copies, device=output.device)[:, None]
-        return output[(first + torch.tensor(self.rows, device=output.device)).flatten()]
 
 
 def receptive_field(trace: Trace, read: Tensor) -> Tensor:
@@ -106,11 +88,9 @@ def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> T
     candidates = batches.tensor(batch, "edge_label_index")
     if candidates is not None and candidates.shape[1] == count:
         read[candidates[:, at].flatten()] = True
-    if isinstance(batch, HeteroData):
-        layout = Layout.of(batch)
-        for first, size in zip(layout.first.values(), layout.counts, strict=True):
-            if size == count:  # the nodes of one type
-                read[first + at] = True
+    if batches.adapter(batch).by_type:
+        for first in batches.adapter(batch).first_nodes(batch, count):  # the nodes of one type
+            read[first + at] = True
     elif count in (nodes, batches.seeds_of(batch)):
         read[at] = True
     elif count == graphs * per_graph:
@@ -118,3 +98,28 @@ def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> T
     elif not bool(read.any()) and count == edges.shape[1]:
         read[edges[:, at].flatten()] = True
     return read if bool(read.any()) else torch.ones_like(read)
+
+
+def asked_about(case: Case, rows: tuple[int, ...], where: str) -> Case:
+    """With the output cut to these rows, and the gates to those that can matter to them."""
+    trace, count = case.trace, case.trace.output.shape[0]
+    read = nodes_read(case.batch, trace, rows, count)
+    field = receptive_field(trace, read)
+    # A row that reads many nodes is a graph, or could be anything: no node is what was asked about.
+    nodes = tuple(read.nonzero().view(-1).tolist()) if int(read.sum()) <= 2 * len(rows) else ()
+    trace = replace(trace, output=trace.output[list(rows)])
+    case = replace(case, subject=replace(case.subject, rows=Rows(rows, count, nodes)), trace=trace)
+    if torch.equal(field, trace.carried):
+        return case
+    with torch.no_grad():
+        alone = case.run(field, case.zeros())
+    if not torch.allclose(alone, trace.output, rtol=1e-4, atol=1e-5):
+        warnings.warn(
+            f"Rows {rows[:5]} of {where} change when messages are dropped from which no edges lead to them: the model "
+            "connects nodes by other ways than its layers' edges (pooling, attention over all nodes), or rows are not "
+            "nodes, candidate edges or graphs. Every edge is taken to be able to reach them.",
+            UserWarning,
+            stacklevel=5,
+        )
+        return case
+    return replace(case, trace=replace(trace, carried=field))

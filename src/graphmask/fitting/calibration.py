@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.gates.probe import Probe
-from graphmask.graphs.batches import Forward
 from graphmask.ops.kernels import LIMIT
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import Trace
 from graphmask.team import ALONE, Team, shares
 
@@ -107,22 +106,20 @@ class Validation:
     def __init__(
         self,
         probe: Probe,
-        model: nn.Module,
-        forward: Forward,
-        divergence: Divergence,
+        subject: Subject,
         loader: Iterable[Any],
         tolerance: float,
         team: Team = ALONE,
         examples: int = EXAMPLES,
     ) -> None:
-        self.probe, self.model, self.forward, self.divergence, self.team = probe, model, forward, divergence, team
+        self.probe, self.subject, self.divergence, self.team = probe, subject, subject.divergence, team
         self.tolerance = tolerance
         self.batches: list[tuple[Any, Trace]] = []
         found, bad = 0.0, 0.0
         for mine in shares(loader, team):
             seen = torch.zeros(2, dtype=torch.double)
             for batch in mine:
-                original = probe.original(model, forward, batch)
+                original = probe.original(subject, batch)
                 self.batches.append((batch, original))
                 # Rows of one graph (tokens of a sentence) are no examples of their own; those of a single graph are.
                 graphs = getattr(batch, "num_graphs", 1)
@@ -147,7 +144,7 @@ class Validation:
         limits = torch.tensor(list(thresholds))[:, None]
         for batch, original in self.batches:
             kept = original.values > limits.to(original.values.device)
-            masked = self.probe.masked(self.model, self.forward, batch, original.edge_map, kept)
+            masked = self.probe.masked(self.subject, batch, original.edge_map, kept)
             divergence = self.divergence(original.output, masked).double()
             flips = self.divergence.flips(original.output, masked)
             of_rows = [divergence.sum(), (divergence**2).sum(), flips.sum(), (divergence <= self.tolerance).sum()]

@@ -13,6 +13,7 @@ from graphmask import files
 from graphmask.errors import GraphMaskError
 from graphmask.fitting.calibration import Candidate, Verdict
 from graphmask.fitting.history import Epoch, History
+from graphmask.fitting.saved import describe
 from graphmask.fitting.training import Training
 
 
@@ -71,7 +72,14 @@ def optimiser_from_tensors(optimiser: torch.optim.Optimizer, tensors: dict[str, 
     optimiser.load_state_dict({**optimiser.state_dict(), "state": adam})
 
 
-def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None:
+def _settings(training: Training) -> dict[str, Any]:
+    """What must agree for a checkpoint to be one of this fit."""
+    described = describe(training.subject, training.probe, training.tolerance, training.recipe, training.seed)
+    per_step = training.team.size * training.accumulate  # in however many processes
+    return {**described, "steps": training.steps, "batches per step": per_step}
+
+
+def save(training: Training, path: str | Path) -> None:
     """Written whole or not at all, so that a kill leaves the previous epoch's file."""
     tensors: dict[str, Tensor] = {f"probe.{key}": value for key, value in training.probe.state_dict().items()}
     tensors |= optimiser_to_tensors(training.optimiser)
@@ -79,7 +87,7 @@ def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None
     tensors["sums"] = training.sums
     tensors |= rungs_to_tensors(training.rungs)
     description = {
-        "settings": settings,
+        "settings": _settings(training),
         "step": training.step,
         "epoch": training.epoch,
         "drawn_out": training.drawn_out,
@@ -91,11 +99,19 @@ def save(training: Training, path: str | Path, settings: dict[str, Any]) -> None
     files.write(path, "checkpoint", tensors, description)
 
 
-def load(training: Training, path: str | Path, settings: dict[str, Any]) -> None:
+def resume(training: Training, path: str | Path) -> None:
+    """Continue where the file left off, if there is one, in all processes."""
+    there = Path(path).exists()
+    training.team.agree({"checkpoint": str(path) if there else None}, "Put it where all processes see the same files.")
+    if there:
+        load(training, path)
+
+
+def load(training: Training, path: str | Path) -> None:
     """Continue where `save` left off; refuses a checkpoint of another fit."""
     tensors, description = files.read(path, "checkpoint")
     with files.understood(path, "checkpoint"):
-        _check(description, path, settings)
+        _check(description, path, _settings(training))
         _restore(training, tensors, description)
 
 

@@ -18,11 +18,7 @@ class Constraint(Protocol):
     def multiplier(self) -> float: ...
 
     def loss(self, penalty: Tensor, divergence: Tensor) -> Tensor:
-        """The Lagrangian to minimise over the probe."""
-        ...
-
-    def weights(self) -> tuple[float, float]:
-        """Of penalty and divergence in it."""
+        """The Lagrangian to minimise over the probe, linear in penalty and divergence."""
         ...
 
     def update(self, divergence: float) -> None:
@@ -57,9 +53,6 @@ class MultiplicativeConstraint:
     def loss(self, penalty: Tensor, divergence: Tensor) -> Tensor:
         return (penalty + self.multiplier * divergence) / (1 + self.multiplier)
 
-    def weights(self) -> tuple[float, float]:
-        return 1 / (1 + self.multiplier), self.multiplier / (1 + self.multiplier)
-
     def update(self, divergence: float) -> None:
         error = min(max((divergence - self.tolerance) / self.tolerance, -1.0), 3.0)
         average = self.smoothing * self.average + (1 - self.smoothing) * error
@@ -93,9 +86,6 @@ class SoftplusConstraint:
 
     def loss(self, penalty: Tensor, divergence: Tensor) -> Tensor:
         return penalty + self.multiplier * divergence
-
-    def weights(self) -> tuple[float, float]:
-        return 1.0, self.multiplier
 
     def update(self, divergence: float) -> None:
         slope = divergence / (1 + math.exp(-self.alpha))

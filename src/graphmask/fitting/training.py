@@ -1,24 +1,19 @@
-"""The training loop: gates that start open are made sparse under the divergence constraint, then hard."""
+"""A fit on its way: gates that start open are made sparse under the divergence constraint, then hard."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
-from graphmask.fitting import joint
 from graphmask.fitting.calibration import (
     EXAMPLES,
     FEW_OFFSETS,
     KEEP_ALL,
     OFFSETS,
-    SOME_EXAMPLES,
     Candidate,
     Judge,
     Validation,
@@ -30,12 +25,13 @@ from graphmask.fitting.constraint import Constraint, MultiplicativeConstraint, S
 from graphmask.fitting.history import Epoch, History
 from graphmask.fitting.recipe import PAPER, RECIPES, Recipe
 from graphmask.gates import hard_concrete
-from graphmask.gates.probe import Gated, Probe
-from graphmask.graphs.batches import Forward
+from graphmask.gates.passes import Gated, Passes
+from graphmask.gates.probe import Probe
 from graphmask.ops.kernels import LIMIT
-from graphmask.team import ALONE, Team, shares
+from graphmask.tapping.subject import Subject
+from graphmask.team import ALONE, Team
 
-__all__ = ["PAPER", "RECIPES", "Epoch", "History", "Recipe", "Training", "Verdict", "run"]
+__all__ = ["PAPER", "RECIPES", "Epoch", "History", "Recipe", "Training", "Verdict"]
 
 #: Steps from one in which stand-ins for logits learn to the next, before settling.
 LOGITS_EVERY = 4
@@ -58,9 +54,6 @@ SLACK, LONGEST = 0.5, 1.5
 LAST_NOISE = 0.5
 #: Snapshots for other tolerances, as shares of the rise.
 RUNGS = (0.25, 0.5, 0.75)
-#: Trials of keeping less at one site, at most; steps in which baselines adapt to each; and the upper bound of the
-#: divergence before they have, in tolerances, up to which a trial is worth it.
-TRIALS, TRIAL_STEPS, PLAUSIBLE = 6, 60, 4.0
 
 
 class Training:
@@ -69,17 +62,17 @@ class Training:
     def __init__(
         self,
         probe: Probe,
-        model: nn.Module,
-        forward: Forward,
-        divergence: Divergence,
+        subject: Subject,
         tolerance: float,
         recipe: Recipe,
         seed: int,
         steps: int,
         team: Team = ALONE,
         accumulate: int = 1,
+        *,
+        recompute: bool = False,
     ) -> None:
-        self.probe, self.model, self.forward, self.divergence = probe, model, forward, divergence
+        self.probe, self.subject, self.passes = probe, subject, Passes(probe, subject, recompute=recompute)
         self.tolerance, self.recipe, self.seed, self.steps = tolerance, recipe, seed, steps
         self.team, self.accumulate = team, accumulate
         self.constraint: Constraint = SoftplusConstraint() if recipe.sampled else MultiplicativeConstraint(tolerance)
@@ -171,12 +164,17 @@ class Training:
         """Of the mean price of one site, where so many sites have gates and edges."""
         return self.recipe.penalty_scale if self.recipe.sampled else 1 / opened
 
-    def penalty(self, gates: list[Gated]) -> Tensor:
-        """The price of open gates: mean over edges; then the mean over sites, or the authors' scaled sum."""
-        opened = [gate for gate in gates[self.open_from :] if gate]
-        if not opened:  # a batch without edges
+    def penalty(self, gates: list[Gated], edges: Sequence[float] | None = None) -> Tensor:
+        """The price of open gates: mean over edges; then the mean over sites, or the authors' scaled sum.
+
+        Of gates that are a part of a step's, these share in the means of all: ``edges`` are those of all, per site.
+        """
+        edges = [gate.count() for gate in gates] if edges is None else edges
+        opened = [site for site in range(self.open_from, len(gates)) if edges[site]]
+        prices = [gates[site].total(self.price(gates[site])) / edges[site] for site in opened if gates[site]]
+        if not prices:  # a batch without edges
             return torch.zeros(())
-        return torch.stack([g.mean(self.price(g)) for g in opened]).sum() * self.weight(len(opened))
+        return torch.stack(prices).sum() * self.weight(len(opened))
 
     def constrained(self, divergence: Tensor) -> Tensor:
         """[rows] what the constraint is on: the divergence; in the authors' loss, its excess over the tolerance."""
@@ -198,51 +196,10 @@ class Training:
                 "Expected finite model outputs, got NaN or infinity. Check the model on this data without GraphMask."
             )
 
-    def train_on(self, batch: Any) -> tuple[float, list[float]]:
-        """One step of Adam on the Lagrangian; returns the divergence and the mean gate per site."""
-        self.begin_step()
-        original, masked, gates = self.probe.train_step(
-            self.model, self.forward, batch, self.activate, train_gates=not self.settling
-        )
-        divergence = self.constrained(self.divergence(original, masked)).mean()
-        value = float(divergence.detach())
-        self.check_finite(value)
-        if self.settling:
-            loss = divergence
-        else:
-            self.constraint.tolerance = self.target()
-            loss = self.constraint.loss(self.penalty(gates), divergence)
-            self.constraint.update(value)
-        self.forget_gradients()
-        if loss.requires_grad:  # not so for a batch without edges
-            loss.backward()
-            self.optimiser.step()
-        self.step += 1
-        return value, [float(gate.mean(gate.value.detach())) if gate else 1.0 for gate in gates]
-
     def forget_gradients(self) -> None:
         for group in self.optimiser.param_groups:  # as zero_grad, whose bookkeeping small models notice
             for parameter in group["params"]:
                 parameter.grad = None
-
-    @property
-    def joint(self) -> bool:
-        """Are there several batches to a step?"""
-        return self.team.size * self.accumulate > 1
-
-    def take_step(self, mine: list[Any]) -> tuple[float, list[float]]:
-        """On this process's batches of the next step."""
-        return joint.step(self, mine) if self.joint else self.train_on(*mine)
-
-    def settle_again(self, batches: Iterator[list[Any]]) -> None:
-        """Let baselines adapt to other thresholds, in fewer steps than at first."""
-        length = self.recipe.settle * self.steps
-        count = min(TRIAL_STEPS, math.ceil(length))
-        for number in range(count):
-            self.step = self.drawn_out + math.ceil(self.steps - length * (1 - number / count))
-            self.take_step(next(batches))
-        self.step = self.drawn_out + self.steps
-        self.history.steps += count
 
     # Verdicts ------------------------------------------------------------------------------------------------
 
@@ -260,9 +217,7 @@ class Training:
             if batches is None
             else Validation(
                 self.probe,
-                self.model,
-                self.forward,
-                self.divergence,
+                self.subject,
                 batches,
                 self.tolerance,
                 self.team,
@@ -286,7 +241,7 @@ class Training:
             change = min(max(verdict.upper / (WANTED * self.tolerance), 0.7), 1.5)
             self.caution = min(max(self.caution * change, BOLD), TIMID)
         if len(self.rungs) < len(RUNGS) and self.progress >= RUNGS[len(self.rungs)] * self.recipe.risen:
-            self.rungs.append(_copy(self.probe))
+            self.rungs.append(snapshot(self.probe))
         if self.unfinished(verdict):
             self.drawn_out += self.step - self.judged
         return verdict
@@ -311,7 +266,7 @@ class Training:
 
     def finish(self, loader: Iterable[Any], held_out: Iterable[Any] | None) -> None:
         """Measure what the last state and the snapshots can do, and take the best."""
-        self.rungs = [*self.rungs, _copy(self.probe)]
+        self.rungs = [*self.rungs, snapshot(self.probe)]
         candidates = self.candidates(lambda: self.judge(loader, held_out, EXAMPLES))
         self.history.frontier = candidates
         self.record(candidates[0].verdict)
@@ -337,60 +292,6 @@ class Training:
         return found
 
 
-def prune(training: Training, loader: Iterable[Any], held_out: Iterable[Any] | None) -> None:
-    """Trials: raise the threshold of one site, let baselines adapt, and stay with that if the tolerance is met.
-
-    A group of messages may be superfluous as a whole, once baselines know that it is gone, while every way there
-    leads through states that are worse. Whether gates have come by such a way hangs on the seed; with the trials it
-    does not. Those that would save most come first.
-    """
-    if not training.recipe.settle:
-        return
-
-    def judge() -> Judge:
-        return training.judge(loader, held_out, SOME_EXAMPLES)
-
-    before = judge()
-    if not before.verdict(training.hard).meets(training.tolerance):
-        return
-    failed: set[tuple[int, float]] = set()
-    batches = _endless(loader, training)
-    for _ in range(TRIALS):
-        trial = _next_trial(before, training.hard, training.tolerance, failed)
-        if trial is None:
-            break
-        site, level = trial
-        state, hard = _copy(training.probe), training.hard
-        training.hard = [*hard[:site], level, *hard[site + 1 :]]
-        training.settle_again(batches)
-        after = judge()
-        if after.verdict(training.hard).meets(training.tolerance):
-            before, failed = after, set()
-        else:
-            training.probe.load_state_dict(state)
-            training.hard = hard
-            failed.add(trial)
-
-
-def _next_trial(
-    judge: Judge, hard: list[float], tolerance: float, failed: set[tuple[int, float]]
-) -> tuple[int, float] | None:
-    """The site and the threshold that save most, of those that have not failed and are not out of reach."""
-    levels = [(less, site, level) for site, at in enumerate(hard) for level, less in judge.levels(site, at)]
-    for _, site, level in sorted(levels, reverse=True):
-        if (site, level) in failed:
-            continue
-        if judge.verdict([*hard[:site], level, *hard[site + 1 :]]).upper <= PLAUSIBLE * tolerance:
-            return site, level
-        failed.add((site, level))
-    return None
-
-
-def _endless(loader: Iterable[Any], training: Training) -> Iterator[list[Any]]:
-    while True:
-        yield from shares(loader, training.team, training.accumulate)
-
-
 def take(probe: Probe, chosen: Candidate, rungs: list[dict[str, Tensor]], history: History) -> None:
     """Make a candidate the state of the probe: from now on P(z != 0) > 1/2 means kept, at every site."""
     probe.load_state_dict(rungs[chosen.rung])
@@ -400,50 +301,6 @@ def take(probe: Probe, chosen: Candidate, rungs: list[dict[str, Tensor]], histor
     history.feasible = chosen.verdict.holds(history.tolerance) and not chosen.verdict.all_open
 
 
-def _copy(probe: Probe) -> dict[str, Tensor]:
+def snapshot(probe: Probe) -> dict[str, Tensor]:
+    """A copy of all gates and baselines."""
     return {name: value.clone() for name, value in probe.state_dict().items()}
-
-
-def run(
-    training: Training,
-    loader: Iterable[Any],
-    again: Iterable[Any],
-    held_out: Iterable[Any] | None,
-    *,
-    mode: Callable[[bool], None],
-    on_step: Callable[[Training, float, list[float]], None] = lambda *_: None,
-    on_epoch: Callable[[Training], None] = lambda *_: None,
-) -> History:
-    """Read it top to bottom: for every epoch, for every batch, a step; now and then a verdict; at the end, a choice.
-
-    ``mode(True)`` puts the model in the state for training gates, ``mode(False)`` in that for judging them; ``again``
-    is the loader in an order of its own, ``held_out`` what else to judge on.
-    """
-    started = time.perf_counter()
-    while training.clock < training.steps:
-        # The loader's shuffle and the noise of an epoch depend on nothing before it: a resumed fit goes on alike.
-        torch.manual_seed(training.seed * 1_000_003 + training.epoch)
-        training.generator.manual_seed(joint.seed(training))
-        mode(True)
-        for mine in shares(loader, training.team, training.accumulate):
-            if training.due:
-                mode(False)
-                with torch.random.fork_rng(devices=[]):
-                    training.record(training.review(training.judge(again, held_out, SOME_EXAMPLES)))
-                mode(True)
-            divergence, gates = training.take_step(mine)
-            training.sums += torch.tensor([1.0, divergence, *gates], dtype=torch.double)
-            on_step(training, divergence, gates)
-        training.epoch += 1
-        training.team.align(training.probe)  # should machines round differently
-        training.history.seconds += time.perf_counter() - started
-        started = time.perf_counter()
-        training.history.steps = training.step
-        on_epoch(training)
-    mode(False)
-    with torch.random.fork_rng(devices=[]):
-        prune(training, again, held_out)
-    training.probe.forget()
-    training.finish(again, held_out)
-    training.history.seconds += time.perf_counter() - started
-    return training.history

@@ -7,7 +7,7 @@ or send relation by relation. Masks must be told in terms of the edges the user 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,18 @@ from graphmask.errors import GraphMaskError
 EdgeType = tuple[str, str, str]
 
 
+class Matched(NamedTuple):
+    """The user's edges that one call of a layer sends along."""
+
+    edges: Tensor | None  #: [E'] positions, -1 for self-loops the layer added; None: the same edges in the same order
+    flipped: bool = False  #: the call sends against the direction of the edges
+    types: tuple[EdgeType, ...] | None = None  #: the edge types that it sends along, where that is known
+    layer: str = ""  #: the name that its module shares with modules that send along other edge types at the same time
+
+
+SAME = Matched(None)
+
+
 class EdgeMap:
     """Maps a layer's effective ``[2, E']`` to positions in the user's ``edge_index``.
 
@@ -26,15 +38,12 @@ class EdgeMap:
     """
 
     edge_type: Tensor | None = None  #: [E] of a heterogeneous graph
-    types: tuple[EdgeType, ...] | None = None  #: the edge types that the last call sent along, where that is known
     all_types: tuple[EdgeType, ...] = ()  #: what the numbers in edge_type stand for
-    layer: str = ""  #: the name that the last call's module shares with those of other edge types at the same time
 
     def __init__(self, edge_index: Tensor | None) -> None:
         self.edge_index = edge_index
         self.pairs: Any = None  #: `attention.Pairs`, the last ones, where the edges are those of attention
-        self.flipped = False  #: did the last call send against the edges' direction?
-        self._last: tuple[Tensor, Tensor, bool] | None = None
+        self._last: tuple[Tensor, Matched] | None = None
 
     @property
     def count(self) -> int:
@@ -47,41 +56,48 @@ class EdgeMap:
         """Of any of these types?"""
         return self.count > 0
 
-    def __call__(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Tensor | None:
-        """[E'] positions, -1 for self-loops the layer added; None when both are the same edges in the same order."""
+    def __call__(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Matched:
+        """Match the edges of a call of module ``name``, its ``ordinal``-th in this forward, which got ``inputs``."""
         if self.edge_index is None:
             self.edge_index = effective
         mine, count = self.edge_index, self.count
-        self.flipped = False
         if effective is mine:
-            return None
+            return SAME
         extra = effective.shape[1] - count
         # Deep models repeat the same rearrangement in every layer, and every run: match once.
         if extra > 0 and self._last is not None and torch.equal(self._last[0], effective):
-            self.flipped = self._last[2]
             return self._last[1]
         if extra >= 0 and torch.equal(effective[:, :count], mine):
             if extra == 0:
-                return None
+                return SAME
             if bool((effective[0, count:] == effective[1, count:]).all()):
                 positions = torch.full((effective.shape[1],), -1, device=effective.device)
                 positions[:count] = torch.arange(count, device=effective.device)
-                self._last = (effective, positions, False)
-                return positions
+                return self._remembered(effective, Matched(positions))
         if extra < 0:
-            positions_of_relation = self._by_relation(effective, inputs, ordinal)
-            if positions_of_relation is not None:
-                return positions_of_relation
+            of_relation = self._by_relation(effective, inputs, ordinal)
+            if of_relation is not None:
+                return of_relation
         if self._last is not None and torch.equal(self._last[0], effective):
-            self.flipped = self._last[2]
             return self._last[1]
         moved = self._loops_moved(effective)
-        self.flipped = moved is None and _turned(mine, effective)
-        positions = match(mine, effective.flip(0) if self.flipped else effective) if moved is None else moved
-        strangers = (positions < 0) & (effective[0] != effective[1])
-        if bool(strangers.any()) and not self.flipped:
-            positions, self.flipped = match(mine, effective.flip(0)), True
-            if bool(((positions < 0) & (effective[0] != effective[1])).any()):
+        found = self._by_ends(effective, name) if moved is None else Matched(moved)
+        return self._remembered(effective, found)
+
+    def _remembered(self, effective: Tensor, found: Matched) -> Matched:
+        self._last = effective, found
+        return found
+
+    def _by_ends(self, effective: Tensor, name: str) -> Matched:
+        """By the nodes that edges connect, in either direction; raises for edges that are not the user's."""
+        assert self.edge_index is not None
+        mine, others = self.edge_index, effective[0] != effective[1]
+        flipped = _turned(mine, effective)
+        positions = match(mine, effective.flip(0) if flipped else effective)
+        strangers = (positions < 0) & others
+        if bool(strangers.any()) and not flipped:
+            positions, flipped = match(mine, effective.flip(0)), True
+            if bool(((positions < 0) & others).any()):
                 u, v = effective[:, strangers][:, 0].tolist()
                 raise GraphMaskError(
                     f"Expected module {name!r} to send along edges of the graph that was passed in (or self-loops), "
@@ -89,8 +105,7 @@ class EdgeMap:
                     "Pass the graph as the layers see it: do the rewiring before the model is called. "
                     "(A layer with cached=True sends along the first graph it ever saw: set its cached to False.)"
                 )
-        self._last = (effective, positions, self.flipped)
-        return positions
+        return Matched(positions, flipped)
 
     def _loops_moved(self, effective: Tensor) -> Tensor | None:
         """The commonest rearrangement, without sorting: self-loops taken out and one per node appended."""
@@ -112,7 +127,7 @@ class EdgeMap:
         loop_of[mine[0, at]] = at
         return torch.cat([others, loop_of])
 
-    def _by_relation(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int) -> Tensor | None:
+    def _by_relation(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int) -> Matched | None:
         """Edges of one relation, as layers select them that send relation after relation.
 
         Endpoints alone would not tell two edges between the same nodes apart. ``ordinal`` is the first guess.
@@ -127,10 +142,9 @@ class EdgeMap:
                 if positions.numel() != effective.shape[1]:
                     continue
                 chosen = self.edge_index[:, positions]
-                self.flipped = not torch.equal(chosen, effective)
-                if not self.flipped or torch.equal(chosen.flip(0), effective):
-                    return positions
-        self.flipped = False
+                flipped = not torch.equal(chosen, effective)
+                if not flipped or torch.equal(chosen.flip(0), effective):
+                    return Matched(positions, flipped)
         return None
 
 

@@ -12,7 +12,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.utils import is_sparse
 
 from graphmask.errors import GraphMaskError
-from graphmask.graphs.edges import EdgeMap, EdgeType, effective_edges
+from graphmask.graphs.edges import EdgeMap, EdgeType, Matched, effective_edges
 
 
 class HeteroEdgeMap(EdgeMap):
@@ -58,8 +58,7 @@ class HeteroEdgeMap(EdgeMap):
     def has_edges(self, types: Sequence[EdgeType]) -> bool:
         return any(kind in self.parts and self.parts[kind][1].numel() > 0 for kind in types)
 
-    def __call__(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Tensor | None:
-        self.types, self.layer, self.flipped = None, "", False
+    def __call__(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Matched:
         by_type = next((value for value in inputs if self._is_by_type(value, name)), None)
         if by_type is not None:
             return self._by_type(by_type, effective, inputs, ordinal, name)
@@ -68,15 +67,14 @@ class HeteroEdgeMap(EdgeMap):
         kind = self.chosen[name]
         if kind is not None:
             return self._of(kind, effective, inputs, ordinal, name)
-        positions = self.whole(effective, inputs, ordinal, name)
-        self.flipped = self.whole.flipped
-        return positions
+        return self.whole(effective, inputs, ordinal, name)
 
-    def _of(self, kind: EdgeType, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Tensor:
+    def _of(self, kind: EdgeType, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Matched:
         edges, place = self.parts[kind]
         local = edges(effective, inputs, ordinal, name)
-        self.types, self.layer, self.flipped = (kind,), self._layer(name), edges.flipped
-        return place if local is None else torch.cat([place, place.new_full((1,), -1)])[local]
+        if local.edges is not None:
+            place = torch.cat([place, place.new_full((1,), -1)])[local.edges]
+        return Matched(place, local.flipped, (kind,), self._layer(name))
 
     # A layer that is given all types at once ---------------------------------------------------------------------
 
@@ -97,7 +95,7 @@ class HeteroEdgeMap(EdgeMap):
 
     def _by_type(
         self, given: Mapping[EdgeType, Any], effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str
-    ) -> Tensor:
+    ) -> Matched:
         """Type after type (HANConv), or all in one call with nodes numbered by the layer (HGTConv)."""
         kinds = list(given)
         edges = [effective_edges(value) for value in given.values()]
@@ -109,8 +107,8 @@ class HeteroEdgeMap(EdgeMap):
             ]
             if all(bool((shift == shift[:, :1]).all()) for shift in shifts):
                 found = [self._of(kind, mine, (), 0, name) for kind, mine in zip(kinds, edges, strict=True)]
-                self.types = tuple(kinds)
-                return torch.cat(found)
+                together = torch.cat([part.edges for part in found if part.edges is not None])
+                return found[-1]._replace(edges=together, types=tuple(kinds))
         here = kinds[ordinal % len(kinds)]
         return self._of(here if here in one or not one else one[0], effective, inputs, ordinal, name)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
@@ -20,7 +19,7 @@ def graph_in(batch: Any) -> Any:
         parts = list(batch)
     else:
         return batch
-    graphs = [part for part in parts if isinstance(part, (Data, HeteroData))]
+    graphs = [part for part in parts if isinstance(part, batches.GRAPHS)]
     return graphs[0] if len(graphs) == 1 else batch
 
 
@@ -41,6 +40,6 @@ def graphs_of(loader: Iterable[Any], forward: Forward) -> Iterable[Any]:
     """A loader whose batches the default forward can take. A user's own forward is given what the loader gives."""
     if forward is not batches.default_forward or not isinstance(loader, Iterable):
         return loader
-    if isinstance(loader, (Data, HeteroData, Mapping, Tensor, str)) or iter(loader) is loader:
+    if isinstance(loader, (*batches.GRAPHS, Mapping, Tensor, str)) or iter(loader) is loader:
         return loader  # no loader at all, or spent after one pass: both are refused elsewhere, by their own names
     return _Graphs(loader)

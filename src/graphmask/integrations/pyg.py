@@ -180,7 +180,9 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
                 self.method.model.eval()
                 divergence.resolve(call(forward, self.method.model, data))
             divergence.probabilities = self.model_config.return_type == ModelReturnType.probs
-        (found,) = self.method._explain(data, self.repair, "the graph given to the Explainer", index, forward)
+        with self.method.subject.frozen():
+            case = self.method.case(data, "the graph given to the Explainer", index=index, forward=forward)
+            (found,) = self.method.explain_case(case, repair=self.repair)
         self._agree(self.method.divergence)
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from graphmask.graphs import batches
 from graphmask.graphs.wrapped_batches import graphs_of
 from graphmask.tapping import gradients
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.subject import Subject
 
 
 class Amortised(Method):
@@ -53,24 +54,22 @@ class Amortised(Method):
     ) -> None:
         """Train on batches of graphs; ``validation`` is not needed."""
         loader = graphs_of(loader, self.forward)
-        with guest(self.model):
+        with self.subject.frozen():
             count = batches.scan(loader, "the loader")
             epochs = epochs or -(-self.steps // count)
-            freeze(self.model, training=False)
             torch.manual_seed(self.seed)
-            with torch.no_grad():
-                probe, output = self._discover(loader)
+            probe, subject, output = self._discover(loader)
             self.divergence.resolve(output)
-            self.prepare(probe, loader)
+            self.prepare(probe, subject, loader)
             optimiser = torch.optim.Adam(probe.gates.parameters(), lr=self.learning_rate)
-            freeze(self.model, training=True)
+            subject.freeze(training=True)
             with gradients.needed(), bars.bar(enabled=progress) as bar:
                 task = bar.add_task(self.name, total=epochs * count)
                 step = 0
                 for _ in range(epochs):
                     for batch in loader:
                         with torch.enable_grad():  # the caller may have switched it off
-                            loss = self.loss(probe, batch, step / (epochs * count))
+                            loss = self.loss(probe, subject, batch, step / (epochs * count))
                         if not bool(torch.isfinite(loss)):
                             raise GraphMaskError(
                                 "Expected finite model outputs, got NaN or infinity on a batch of the loader. "
@@ -82,26 +81,24 @@ class Amortised(Method):
                             optimiser.step()
                         step += 1
                         bar.update(task, advance=1)
-        self.probe, self.sites, self.types = probe, probe.sites, probe.types
+        self.probe, self.subject = probe, subject
 
-    def _discover(self, loader: Iterable[Any]) -> tuple[Probe, Tensor]:
+    def _discover(self, loader: Iterable[Any]) -> tuple[Probe, Subject, Tensor]:
+        """Networks for the sites of a first batch, the model with these sites, and its output."""
         (batch,), types = batches.first_few(loader, 1)
-        probe, output = Probe.discover(
-            self.model, self.forward, batch, self.hidden, self.seed, self.sees, heads=self.heads
-        )
-        probe.types = types
-        return probe, output
+        probe, output = Probe.discover(self.subject, batch, self.hidden, self.seed, self.sees)
+        return probe, replace(self.subject, sites=probe.sites, types=types), output
 
     def sees(self, spec: SiteSpec) -> SiteSpec:
         """What the networks may look at; by default all that GraphMask's gates see."""
         return spec
 
     @abstractmethod
-    def prepare(self, probe: Probe, loader: Iterable[Any]) -> None:
+    def prepare(self, probe: Probe, subject: Subject, loader: Iterable[Any]) -> None:
         """Take from the data what training needs."""
 
     @abstractmethod
-    def loss(self, probe: Probe, batch: Any, progress: float) -> Tensor:
+    def loss(self, probe: Probe, subject: Subject, batch: Any, progress: float) -> Tensor:
         """One batch's loss; ``progress`` goes from 0 to 1."""
 
     def look(self, messages: Messages) -> Tensor:

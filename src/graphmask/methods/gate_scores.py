@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
-from graphmask.explaining.method import Method
+from graphmask.explaining.method import Method, found_on
 from graphmask.explanation import Explanation
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
 from graphmask.graphs.wrapped_batches import graph_in, graphs_of
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import record
 
 
@@ -42,9 +42,9 @@ class GateScores(Method):
                 without.append(messages.site)
             return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
 
-        with guest(model):
-            freeze(model, training=False)
-            sites = record(model, forward or batches.default_forward, batch, None, look).sites
+        subject = Subject(model, forward or batches.default_forward)
+        with subject.frozen():
+            sites = record(subject, batch, look).sites
         if not without:
             return None
         return (
@@ -60,8 +60,7 @@ class GateScores(Method):
     def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> None:
         """Take mean and standard deviation of every site's scores over the data."""
         loader = graphs_of(loader, self.forward)
-        with guest(self.model):
-            freeze(self.model, training=False)
+        with self.subject.frozen():
             batches.check_loader(loader, "the loader")
             for first in loader:  # a model without scores must say so before the whole loader is read
                 batches.check(first, "batch 0 of the loader")
@@ -70,10 +69,10 @@ class GateScores(Method):
                     raise GraphMaskError(reason)
                 break
             batches.scan(loader, "the loader")
+            subject = found_on(self.subject, loader)
             moments: Tensor | None = None
             for batch in loader:
-                trace = record(self.model, self.forward, batch, self.sites, self.look)
-                self.sites = trace.sites
+                trace = record(subject, batch, self.look)
                 value = trace.values.double().where(trace.carried, 0.0)
                 now = torch.stack([trace.carried.sum(1), value.sum(1), value.square().sum(1)])
                 moments = now if moments is None else moments + now
@@ -81,6 +80,7 @@ class GateScores(Method):
         count, total, squares = moments
         mean = total / count.clamp_min(1)
         self.cuts = (mean - (squares / count.clamp_min(1) - mean**2).clamp_min(0).sqrt())[:, None].float()
+        self.subject = subject
 
     def explain(self, data: Any, **options: Any) -> Explanation:
         """As `Method.explain`. A model without scores is refused first, because advice to fit would not help."""

@@ -15,9 +15,9 @@ from graphmask.graphs import batches
 from graphmask.methods.amortised import Amortised
 from graphmask.ops.moments import Moments
 from graphmask.tapping import gradients
-from graphmask.tapping.capture import tap
 from graphmask.tapping.messages import Answer, Call, Mask, Messages
 from graphmask.tapping.stand_ins import see
+from graphmask.tapping.subject import Subject
 
 
 class InformationBottleneck(Amortised):
@@ -48,10 +48,10 @@ class InformationBottleneck(Amortised):
         self.noise: list[Tensor] = []  #: deviation of what is replaced
 
     @torch.no_grad()
-    def prepare(self, probe: Probe, loader: Iterable[Any]) -> None:
+    def prepare(self, probe: Probe, subject: Subject, loader: Iterable[Any]) -> None:
         """Mean and standard deviation of every component of every site's messages, over all the data."""
         self.generator = torch.Generator(probe.scales.device).manual_seed(self.seed)
-        seen = see(self.model, self.forward, loader, probe.sites)
+        seen = see(subject, loader)
         for site in seen:
             of_messages, replaced = Moments.union(site.messages), Moments.union(site.replaced)
             self.means.append(of_messages.mean.float())
@@ -59,7 +59,7 @@ class InformationBottleneck(Amortised):
             self.baselines.append(site.mean().float())
             self.noise.append(replaced.deviation.float())
 
-    def loss(self, probe: Probe, batch: Any, progress: float) -> Tensor:
+    def loss(self, probe: Probe, subject: Subject, batch: Any, progress: float) -> Tensor:
         shares: dict[tuple[int, int], Tensor] = {}
         information: list[list[Tensor]] = [[] for _ in probe.sites]
         random_state = torch.get_rng_state()
@@ -85,11 +85,11 @@ class InformationBottleneck(Amortised):
             return shares[call.site, call.piece], mean + torch.cat([noise, rest], 1)
 
         edge_map = batches.edge_map_of(batch)
-        with torch.no_grad(), tap(self.model, capture, edge_map, probe.sites):
-            original = batches.call(self.forward, self.model, batch)
+        with torch.no_grad(), subject.tap(capture, edge_map):
+            original = subject(batch)
         torch.set_rng_state(random_state)  # both passes draw the same dropout
-        with tap(self.model, Mask(noisy), edge_map, probe.sites):
-            masked = batches.call(self.forward, self.model, batch)
+        with subject.tap(Mask(noisy), edge_map):
+            masked = subject(batch)
         gradients.check_passed(original, masked, True)
         loss = self.divergence.own_loss(original, masked).mean()
         price = [part.mean() for part in map(torch.cat, filter(None, information)) if len(part)]

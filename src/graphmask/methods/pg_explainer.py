@@ -15,6 +15,7 @@ from graphmask.gates.probe import Probe
 from graphmask.methods.amortised import Amortised
 from graphmask.tapping import gradients, masking
 from graphmask.tapping.messages import Messages
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import record
 
 
@@ -51,10 +52,10 @@ class PGExplainer(Amortised):
     def sees(self, spec: SiteSpec) -> SiteSpec:
         return spec if spec.matrix else dataclasses.replace(spec, message=0, lifted=False)
 
-    def prepare(self, probe: Probe, loader: Iterable[Any]) -> None:
+    def prepare(self, probe: Probe, subject: Subject, loader: Iterable[Any]) -> None:
         self.generator = torch.Generator(probe.scales.device).manual_seed(self.seed)
 
-    def loss(self, probe: Probe, batch: Any, progress: float) -> Tensor:
+    def loss(self, probe: Probe, subject: Subject, batch: Any, progress: float) -> Tensor:
         last = len(probe.sites) - 1
         random_state = torch.get_rng_state()
 
@@ -64,22 +65,14 @@ class PGExplainer(Amortised):
             with torch.enable_grad():
                 return probe.gate(last)(messages)
 
-        trace = record(self.model, self.forward, batch, probe.sites, look)
+        trace = record(subject, batch, look)
         torch.set_rng_state(random_state)  # both passes draw the same dropout
         location = trace.values[last].where(trace.carried[last], torch.tensor(0.0))
         u = torch.rand(location.shape, generator=self.generator, device=location.device).clamp(1e-6, 1 - 1e-6)
         first, final = self.temperature
         warmth = first * (final / first) ** progress
         z = torch.sigmoid((u.log() - (-u).log1p() + location) / warmth)
-        masked = masking.run(
-            self.model,
-            self.forward,
-            batch,
-            trace.edge_map,
-            probe.sites,
-            z.expand(len(probe.sites), -1),
-            trace.left_out(),
-        )
+        masked = masking.run(subject, batch, trace.edge_map, z.expand(len(probe.sites), -1), trace.left_out())
         gradients.check_passed(trace.output, masked, z.requires_grad)
         soft = torch.sigmoid(location)
         undecided = -soft * (soft + 1e-15).log() - (1 - soft) * (1 - soft + 1e-15).log()

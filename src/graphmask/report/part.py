@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphmask.explanation import ASKED, Explanation
 from graphmask.graphs.retained_paths import reaching
-from graphmask.hetero_explanation import NOTES, HeteroExplanation
+from graphmask.hetero_explanation import HeteroExplanation
 
 #: Keys of ``info`` with one value per node, and with one per edge.
 PER_NODE, PER_EDGE = ("node_labels", "tokens"), ("edge_labels",)
@@ -82,7 +82,7 @@ def _subgraph(explanation: Explanation, edges: Tensor, asked: list[int]) -> tupl
     ends = explanation.edge_index[:, edges]
     nodes = torch.cat([ends.flatten(), torch.tensor(asked, dtype=torch.long, device=ends.device)]).unique()
     numbers = nodes.tolist()
-    info: dict[str, Any] = {key: value for key, value in explanation.info.items() if key != NOTES}
+    info: dict[str, Any] = dict(explanation.info)
     kind = edges.tolist()
     if isinstance(explanation, HeteroExplanation):
         info.setdefault("node_labels", explanation.node_labels)

@@ -171,7 +171,7 @@ def _own_baselines(found: list[Explanation], shared: tuple[Tensor, ...]) -> list
 
 def notes_of(metadata: Metadata | None, batch: Any, found: list[Explanation], where: str) -> list[str] | None:
     """The user's notes on the graphs of a batch, and what explanations say of themselves, as JSON."""
-    count, own = len(found), [explanation.info for explanation in found]
+    count, own = len(found), [explanation.info_on_file() for explanation in found]
     if metadata is None:
         return [json.dumps(info, ensure_ascii=False) for info in own] if any(own) else None
     notes = metadata(batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,29 +13,23 @@ from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 
 from graphmask import files
-from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.graphs import batches
-from graphmask.graphs.batches import Forward
 from graphmask.graphs.layout import Types
 from graphmask.graphs.sites import Site
+from graphmask.tapping.subject import Subject
 
 #: Attributes of a method that do not change its explanations, or are compared in a way of their own.
-_ELSEWHERE = {"model", "forward", "divergence", "sites", "types", "history", "progress"}
+_ELSEWHERE = {"subject", "history", "progress"}
 
 
 class Explainer(Protocol):
     """What the store needs of the method that fills it; `Method`, in a layer above, satisfies this protocol."""
 
-    model: nn.Module
-    divergence: Divergence
-    sites: tuple[Site, ...] | None
-    types: Types | None
+    subject: Subject
 
     @property
     def name(self) -> str: ...
-    @property
-    def forward(self) -> Forward: ...
     @property
     def threshold(self) -> float: ...
 
@@ -47,31 +41,34 @@ def settings_of(method: Explainer) -> dict[str, Any]:
         own
         | {
             "method": method.name,
-            "model": files.fingerprint(method.model),
-            "custom_forward": method.forward is not batches.default_forward,
+            "model": files.fingerprint(method.subject.model),
+            "custom_forward": method.subject.forward is not batches.default_forward,
             "threshold": method.threshold,
+            "precision": method.subject.precision,
+            "heads": method.subject.heads,
         }
     )
 
 
 def divergence_of(method: Explainer) -> dict[str, Any]:
-    choice = method.divergence.choice
-    return {**method.divergence.state(), "choice": choice if isinstance(choice, str) else "custom"}
+    divergence = method.subject.divergence
+    choice = divergence.choice
+    return {**divergence.state(), "choice": choice if isinstance(choice, str) else "custom"}
 
 
 def adopt(method: Explainer, settings: dict[str, Any], description: dict[str, Any], folder: Path) -> None:
     """Raise unless the store was made by this method; set what the method learns from the first batch."""
-    found, state = description["settings"], dict(description["divergence"])
+    found, state, subject = description["settings"], dict(description["divergence"]), method.subject
     mine, sites = divergence_of(method), tuple(Site.from_json(site) for site in description["sites"])
     types = Types.from_json(description.get("types"))
     other = [key for key in settings if key in found and found[key] != settings[key]]
     # Once resolved, "auto" has become a name: a saved and loaded explainer knows only that.
-    compared = ("name", "probabilities", "variance") if method.divergence.resolved else ("choice",)
+    compared = ("name", "probabilities", "variance") if subject.divergence.resolved else ("choice",)
     if any(mine[key] != state[key] for key in compared):
         other.append("divergence")
-    if method.sites not in (None, sites):
+    if subject.sites not in (None, sites):
         other.append("sites")
-    if method.sites is not None and method.types != types:
+    if subject.sites is not None and subject.types != types:
         other.append("types")
     if other:
         raise GraphMaskError(
@@ -79,9 +76,8 @@ def adopt(method: Explainer, settings: dict[str, Any], description: dict[str, An
             "Write to another folder, or delete this one to start anew."
         )
     # Both are decided on the first batch, which is not run again.
-    method.divergence.load_state(state)
-    method.sites = sites
-    method.types = types
+    subject.divergence.load_state(state)
+    method.subject = replace(subject, sites=sites, types=types)
 
 
 def content_of(batch: Any) -> str:

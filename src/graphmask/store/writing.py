@@ -63,7 +63,7 @@ def write(
     folder = Path(out)
     settings = {**identity.settings_of(method), "repair": repair, "metadata": metadata is not None}
     # The model is borrowed for all of it: a loader may draw from the user's random state.
-    with locks.writing(folder, rank, world), guest(method.model), _bar(loader, progress) as advance:
+    with locks.writing(folder, rank, world), guest(method.subject.model), _bar(loader, progress) as advance:
         writer = _Writer(method, folder, settings, shard_rows or ROWS_PER_SHARD, rank, world)
         known = writer.resume()
         if total is not None and rank:
@@ -195,7 +195,7 @@ class _Writer:
             self.flush()
             self.dtypes = dtypes
         first = self.first + self.count
-        tables = columns.tables(batch, found, first, self.method.divergence, self.baselines, notes, where)
+        tables = columns.tables(batch, found, first, self.method.subject.divergence, self.baselines, notes, where)
         self.pending.append(tables)
         self.contents.append(content)
         files.extend(self.runs, Run(number, 1, len(found)))
@@ -215,7 +215,7 @@ class _Writer:
             "graphmask_version": version("graphmask"),
             "method": example.method,
             "tolerance": example.tolerance,
-            "types": self.method.types,
+            "types": self.method.subject.types,
             "sites": [site.to_json() for site in example.structure],
             "baselines": [{"dtype": columns.name_of(b.dtype), "values": b.tolist()} for b in self.baselines],
             "output": columns.name_of(example.original.dtype),

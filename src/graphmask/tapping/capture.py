@@ -23,6 +23,7 @@ from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.sites import Site
 from graphmask.tapping import attention_interface, attention_taps, behind, edge_softmax
 from graphmask.tapping.attention_taps import AttentionTap
+from graphmask.tapping.layers import TappedLayer
 from graphmask.tapping.messages import Mask, Visit
 from graphmask.tapping.tapped import Tap
 from graphmask.tapping.taps import AdjacencyTap, MessageTap
@@ -93,20 +94,22 @@ def tap(
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
     switched: list[tuple[Any, str, Any]] = []
     others = ExitStack()
+    along_edges = False  # where there are layers whose edges are the user's, attention is left alone
     try:
         for name, module in model.named_modules():
             name = name or "model"
-            state.along_edges |= isinstance(module, (MessagePassing, MessageTap, AdjacencyTap))
+            along_edges |= isinstance(module, (MessagePassing, MessageTap, AdjacencyTap))
             if isinstance(module, MessagePassing):
+                tapped = TappedLayer(state, name, module)
                 switched += _unfuse(state, module)
-                handles += _hook(state, name, module)
+                handles += _hook(tapped)
                 if recompute:
                     switched.append((module, "forward", vars(module).get("forward", _ABSENT)))
-                    module.forward = _recomputed(state, name, module)
+                    module.forward = _recomputed(tapped)
             elif isinstance(module, (MessageTap, AdjacencyTap)):
                 switched.append((module, "handler", module.handler))
                 module.handler = _handler(state, name, module)
-        if not state.along_edges:
+        if not along_edges:
             others.enter_context(_tap_attention(state, model))
         yield state
     finally:
@@ -150,21 +153,21 @@ def _switch_back(switched: list[tuple[Any, str, Any]]) -> None:
             setattr(owner, attribute, value)
 
 
-def _recomputed(state: Tap, name: str, layer: MessagePassing) -> Callable[..., Any]:
+def _recomputed(tapped: TappedLayer) -> Callable[..., Any]:
     """The layer's forward, which keeps its inputs alone: the backward pass runs it again, tapped as it was."""
-    forward = layer.forward
+    forward, state = tapped.layer.forward, tapped.tap
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        call, first = state.where.calls.get(name, 0), True
+        call, first = state.where.calls.get(tapped.name, 0), True
 
         def once(*args: Any, **kwargs: Any) -> Any:
             nonlocal first
             if first:
                 first = False
                 return forward(*args, **kwargs)
-            handles, switched = [] if state.live else _hook(state, name, layer), _unfuse(state, layer)
-            state.where.calls[name] = call
-            args, kwargs = state.enter(name, layer, args, kwargs)
+            handles, switched = [] if state.live else _hook(tapped), _unfuse(state, tapped.layer)
+            state.where.calls[tapped.name] = call
+            args, kwargs = tapped.enter(args, kwargs)
             try:
                 return forward(*args, **kwargs)
             finally:
@@ -177,19 +180,21 @@ def _recomputed(state: Tap, name: str, layer: MessagePassing) -> Callable[..., A
     return run
 
 
-def _hook(state: Tap, name: str, layer: MessagePassing) -> list[Any]:
+def _hook(tapped: TappedLayer) -> list[Any]:
+    state, layer = tapped.tap, tapped.layer
+
     def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return state.enter(name, layer, args, kwargs)
+        return tapped.enter(args, kwargs)
 
     def leave(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        return state.leave(name, layer, args, kwargs, output)
+        return tapped.leave(args, kwargs, output)
 
     def propagate(_: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> None:
         if not state.asleep:
-            state.on_propagate(name, inputs[0], inputs[2])
+            tapped.on_propagate(inputs[0], inputs[2])
 
-    def message(module: MessagePassing, inputs: tuple[dict[str, Any]], output: Any) -> Tensor | None:
-        return None if state.asleep else state.on_message(name, module, inputs[0], output)
+    def message(_: nn.Module, inputs: tuple[dict[str, Any]], output: Any) -> Tensor | None:
+        return None if state.asleep else tapped.on_message(inputs[0], output)
 
     handles = [
         layer.register_forward_pre_hook(enter, with_kwargs=True),
@@ -198,18 +203,19 @@ def _hook(state: Tap, name: str, layer: MessagePassing) -> list[Any]:
         layer.register_message_forward_hook(message),
     ]
     if edge_softmax.places(layer) or (state.mask is not None and state.mask.exchange is not None):
-        handles += _hook_content(state, name, layer)
+        handles += _hook_content(tapped)
     return handles
 
 
-def _hook_content(state: Tap, name: str, layer: MessagePassing) -> list[Any]:
+def _hook_content(tapped: TappedLayer) -> list[Any]:
     """Of layers that compare edges: hooks before messages, and what edges are compared by, are computed."""
+    state, layer = tapped.tap, tapped.layer
 
     def before_update(_: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> tuple[Any, Any, dict[str, Any]] | None:
         if state.asleep:
             return None
         edge_index, size, kwargs = inputs
-        return edge_index, size, state.on_content(name, layer, edge_index, kwargs)
+        return edge_index, size, tapped.on_content(edge_index, kwargs)
 
     def after_update(*_: Any) -> None:
         state.underway = None
@@ -217,7 +223,7 @@ def _hook_content(state: Tap, name: str, layer: MessagePassing) -> list[Any]:
     def before_message(_: nn.Module, inputs: tuple[dict[str, Any]]) -> tuple[dict[str, Any]] | None:
         if state.asleep:
             return None
-        return (state.on_content(name, layer, state.pending[name][0], inputs[0]),)
+        return (tapped.on_content(tapped.propagated[0], inputs[0]),)
 
     return [
         layer.register_edge_update_forward_pre_hook(before_update),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphmask.errors import GraphMaskError
-from graphmask.graphs.edges import EdgeMap, EdgeType
+from graphmask.graphs.edges import EdgeMap, EdgeType, Matched
 from graphmask.graphs.sites import Site
 
 
@@ -62,8 +62,8 @@ class Locator:
                     f"got {self.calls.get(module, 0)}. The model's message passing must not depend on its input."
                 )
 
-    def locate(self, module: str, edges: Tensor | None, reverse: bool = False) -> tuple[int, int]:
-        """The site and piece of this module's next call."""
+    def locate(self, module: str, matched: Matched, reverse: bool = False) -> tuple[int, int]:
+        """The site and piece of this module's next call, which sends along these edges."""
         call = self.calls.get(module, 0)
         self.calls[module] = call + 1
         if not self.discovering:
@@ -72,10 +72,10 @@ class Locator:
                     f"Module {module!r} sends messages, but sent none when the sites were found. "
                     "The model's message passing must not depend on its input."
                 )
-            if self.edge_map.types is not None and (module, 0) in self.carries:
-                return self.place[module, self._call_of_types(module, frozenset(self.edge_map.types))]
+            if matched.types is not None and (module, 0) in self.carries:
+                return self.place[module, self._call_of_types(module, frozenset(matched.types))]
             return self.place[module, call % self.period[module]]
-        return self._discover(module, call, edges, reverse != self.edge_map.flipped)
+        return self._discover(module, call, matched, reverse != matched.flipped)
 
     def _call_of_types(self, module: str, kinds: frozenset[EdgeType]) -> int:
         """Not by counting: calls of edge types that a batch does not have are left out."""
@@ -92,29 +92,28 @@ class Locator:
         self.made.add((module, left[0]))
         return left[0]
 
-    def _discover(self, module: str, call: int, edges: Tensor | None, reverse: bool) -> tuple[int, int]:
+    def _discover(self, module: str, call: int, matched: Matched, reverse: bool) -> tuple[int, int]:
         # One place more for the layer's own self-loops (-1): hops that carry only those are hops, not relations.
         carried = torch.zeros(self.edge_map.count + 1, dtype=torch.bool)
-        carried[slice(self.edge_map.count) if edges is None else edges.cpu()] = True
-        before = self.covered.get(module)
+        carried[slice(self.edge_map.count) if matched.edges is None else matched.edges.cpu()] = True
+        before, kinds = self.covered.get(module), matched.types
         number = max((n for n, site in enumerate(self.sites) if site.module == module), default=-1)
         if before is not None and not bool((before & carried).any()):
             self.covered[module] = before | carried
             site = self.sites[number]
             reverse = site.reverse if bool(before.any()) else reverse  # an empty relation has no direction
-            types = (*site.types, self.edge_map.types) if self.edge_map.types is not None else site.types
+            types = site.types if kinds is None else (*site.types, kinds)
             self.sites[number] = replace(site, calls=(*site.calls, call), reverse=reverse, types=types)
             return number, len(site.calls)
         self.covered[module] = carried
         repeat = sum(site.module == module for site in self.sites)
-        name, kinds = f"{module}#{repeat}" if repeat else module, self.edge_map.types
-        types = () if kinds is None else (kinds,)
-        self.sites.append(Site(name, module, (call,), reverse, types, self._layer(kinds or ())))
+        name = f"{module}#{repeat}" if repeat else module
+        layer = self._layer(matched.layer, kinds or ())
+        self.sites.append(Site(name, module, (call,), reverse, () if kinds is None else (kinds,), layer))
         return len(self.sites) - 1, 0
 
-    def _layer(self, kinds: tuple[EdgeType, ...]) -> str:
-        """A layer that comes again with an edge type it had is another one."""
-        base = self.edge_map.layer
+    def _layer(self, base: str, kinds: tuple[EdgeType, ...]) -> str:
+        """The name of a layer: one that comes again with an edge type it had is another layer."""
         name, repeat = base, 0
         while base and any(site.layer == name and {*site.edge_types} & {*kinds} for site in self.sites):
             repeat += 1

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
-from graphmask.graphs import batches
-from graphmask.graphs.batches import Forward
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.sites import Site
 from graphmask.tapping.capture import check_model, tap
 from graphmask.tapping.messages import Mask
 from graphmask.tapping.restore import guest
+from graphmask.tapping.subject import Subject
 
 
 class Explained(Protocol):
@@ -55,11 +54,9 @@ def by_user_edges(
 
 
 def run(
-    model: nn.Module,
-    forward: Forward,
+    subject: Subject,
     batch: Any,
     edges: Tensor | EdgeMap,
-    sites: tuple[Site, ...],
     gates: Tensor,
     baselines: Sequence[Tensor],
     *,
@@ -67,8 +64,8 @@ def run(
     exchange: torch.Generator | None = None,
 ) -> Tensor:
     """The masked model's output on a batch; see `Mask` for ``exchange``."""
-    with tap(model, by_user_edges(gates, baselines, graph_of_edge, exchange), edges, sites) as state:
-        output = batches.call(forward, model, batch)
+    with subject.tap(by_user_edges(gates, baselines, graph_of_edge, exchange), edges) as state:
+        output = subject(batch)
         state.check_complete()
     return output
 

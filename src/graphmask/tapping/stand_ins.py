@@ -7,33 +7,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
 from graphmask.graphs import batches
-from graphmask.graphs.batches import Forward
 from graphmask.graphs.sites import Site, StandIn
 from graphmask.ops.moments import Moments
 from graphmask.tapping import behind
-from graphmask.tapping.capture import tap
 from graphmask.tapping.messages import Answer, Call, Mask, Messages
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import no_messages
 
 
-def observe(
-    model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...] | None, heads: str = "each"
-) -> tuple[tuple[Site, ...], dict[int, list[Messages]], Tensor]:
+def observe(subject: Subject, batch: Any) -> tuple[tuple[Site, ...], dict[int, list[Messages]], Tensor]:
     """Sites, all messages of each, and the output."""
     found: dict[int, list[Messages]] = {}
 
     def visit(messages: Messages) -> None:
         found.setdefault(messages.site, []).append(messages)
 
-    with tap(model, visit, batches.edge_map_of(batch), sites, heads=heads) as state:
-        output = batches.call(forward, model, batch)
+    with subject.tap(visit, batches.edge_map_of(batch)) as state:
+        output = subject(batch)
         if not state.sites:
             raise no_messages()
-        if sites is not None:
+        if subject.sites is not None:
             state.check_complete()
     return tuple(state.sites), found, output
 
@@ -76,29 +73,30 @@ def _append(moments: list[Moments], rows: Tensor) -> None:
         moments.append(Moments.of(rows.detach().to(torch.promote_types(rows.dtype, torch.float))))
 
 
-def see(model: nn.Module, forward: Forward, loader: Iterable[Any], sites: tuple[Site, ...]) -> list[Seen]:
+def see(subject: Subject, loader: Iterable[Any]) -> list[Seen]:
     """What every site shows on all batches."""
-    seen = [Seen(site.stand_in) for site in sites]
+    seen = [Seen(site.stand_in) for site in subject.sites or ()]
     for batch in loader:
-        for site, pieces in observe(model, forward, batch, sites)[1].items():
+        for site, pieces in observe(subject, batch)[1].items():
             seen[site].add(pieces)
-        see_added(model, forward, batch, sites, seen)
+        see_added(subject, batch, seen)
     return seen
 
 
-def see_added(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...], seen: list[Seen]) -> None:
-    for number, site in enumerate(sites):
+def see_added(subject: Subject, batch: Any, seen: list[Seen]) -> None:
+    for number, site in enumerate(subject.sites or ()):
         if site.stand_in.behind:
-            _append(seen[number].added, contributions(model, forward, batch, sites, number))
+            _append(seen[number].added, contributions(subject, batch, number))
 
 
 @torch.no_grad()
-def contributions(model: nn.Module, forward: Forward, batch: Any, sites: tuple[Site, ...], site: int) -> Tensor:
+def contributions(subject: Subject, batch: Any, site: int) -> Tensor:
     """[n, D] what all messages of a site together add to its layer's output, of nodes that receive any.
 
     Where the layer sums, divided by how many they are: what one of them adds.
     """
-    edge_map = batches.edge_map_of(batch)
+    edge_map, model, sites = batches.edge_map_of(batch), subject.model, subject.sites
+    assert sites is not None
     layer = dict(model.named_modules()).get(sites[site].module, model)
     turn = [number for number, other in enumerate(sites) if other.module == sites[site].module].index(site)
     outputs: list[list[Tensor]] = []
@@ -121,10 +119,10 @@ def contributions(model: nn.Module, forward: Forward, batch: Any, sites: tuple[S
         found: list[Tensor] = []
         handle = None
         try:
-            with tap(model, mask(is_open), edge_map, sites):
+            with subject.tap(mask(is_open), edge_map):
                 # After the tap's own hook: what the layer's output has become.
                 handle = layer.register_forward_hook(lambda _, __, output, found=found: found.append(output.clone()))
-                batches.call(forward, model, batch)
+                subject(batch)
         finally:
             if handle is not None:
                 handle.remove()

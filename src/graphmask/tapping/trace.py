@@ -7,19 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphmask.errors import GraphMaskError
 from graphmask.graphs import batches
-from graphmask.graphs.batches import Forward
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.sites import Site
 from graphmask.tapping.attention import Attended
-from graphmask.tapping.capture import tap
 from graphmask.tapping.messages import Messages
+from graphmask.tapping.subject import Subject
 
 #: Reads one number per edge [E'] off the messages of a call.
 Look = Callable[[Messages], Tensor]
+
+
+def nothing(messages: Messages) -> Tensor:
+    """Zero for every edge: a look at a run of which only the output and the sites are wanted."""
+    return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
 
 
 @dataclass
@@ -48,15 +52,9 @@ class Trace:
         return [site.stand_in.left_out(self.output) for site in self.sites]
 
 
-def record(
-    model: nn.Module,
-    forward: Forward,
-    batch: Any,
-    sites: tuple[Site, ...] | None,
-    look: Look,
-    heads: str = "each",
-) -> Trace:
-    """Run the model; no message is kept longer than its layer needs it. ``sites=None`` finds the sites."""
+def record(subject: Subject, batch: Any, look: Look) -> Trace:
+    """Run the model; no message is kept longer than its layer needs it. Sites that are not known yet are found."""
+    sites = subject.sites
     columns: list[tuple[int, Tensor | None, Tensor]] = []
     whole: list[Tensor] = []  # [L, E] at once, where all sites send along all edges in their order
     matrix: list[Messages] = []
@@ -75,8 +73,8 @@ def record(
         if messages.attended is not None and not attended:
             attended.append(messages.attended)
 
-    with torch.no_grad(), tap(model, visit, batches.edge_map_of(batch), sites, heads=heads) as state:
-        output = batches.call(forward, model, batch)
+    with torch.no_grad(), subject.tap(visit, batches.edge_map_of(batch)) as state:
+        output = subject(batch)
         if not state.sites:
             raise no_messages()
         if sites is not None:
@@ -94,7 +92,7 @@ def record(
             else:
                 values[site].put_(edges, value.to(values.dtype))
         values = values[:, :-1]
-    trace = Trace(output, tuple(state.sites), state.edge_map, values, values > -torch.inf)
+    trace = Trace(output, tuple(state.sites) if sites is None else sites, state.edge_map, values, values > -torch.inf)
     trace.edge_type = state.edge_map.edge_type
     if matrix:
         call = matrix[0].matrix

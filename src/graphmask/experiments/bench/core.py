@@ -26,8 +26,8 @@ from graphmask.experiments import runner
 from graphmask.experiments.bench.memory import keep_freed_memory, peak_bytes
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
+from graphmask.fitting.step import take_step
 from graphmask.fitting.training import LOGITS_EVERY, Recipe, Training
-from graphmask.tapping.restore import freeze, guest
 
 CHANNELS, CLASSES, LAYERS, DEGREE = 64, 8, 2, 10
 HEADS, RELATIONS = 4, 4
@@ -188,14 +188,10 @@ class Subject:
             optimiser.step()
 
         recipe = Recipe()
-        training = Training(
-            explainer.probe, self.model, explainer.forward, explainer.divergence, 0.03, recipe, 0, 10**6
-        )
-        with guest(self.model):
-            freeze(self.model, training=True)
-            training.train_on(data)  # the first two steps on a graph also run the original model
-            yield lambda: training.train_on(data), train
-        explainer.probe.forget()
+        training = Training(explainer.probe, explainer.subject, 0.03, recipe, 0, 10**6)
+        with explainer.subject.frozen(training=True):
+            take_step(training, [data])  # the first two steps on a graph also run the original model
+            yield lambda: take_step(training, [data]), train
 
 
 def cost(name: str, edges: int, seed: int = 0) -> dict[str, float]:

@@ -20,7 +20,7 @@ from graphmask import team as distributed
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.fitting.recipe import Recipe
-from graphmask.tapping.restore import freeze, guest
+from graphmask.fitting.step import take_step
 from graphmask.team import Team
 
 CHANNELS, CLASSES = 64, 4
@@ -101,14 +101,13 @@ def _measure(batch: int, nodes: int, edges: int, steps: int) -> dict[str, float]
     loader = [Batch.from_data_list(data[at : at + share]) for at in range(0, len(data), share)]
     explainer = GraphMask(model, divergence="kl", recipe=Recipe(steps=1))
     explainer.fit(loader[: team.size], epochs=1, progress=False)
-    with guest(model):
-        freeze(model, training=False)
-        training = explainer._start(loader, 10**6, len(loader), team)
-        freeze(model, training=True)
+    with explainer.subject.frozen():
+        training = explainer.begin(loader, 10**6, len(loader), team)
+        explainer.subject.freeze(training=True)
 
         def epoch() -> None:
             for mine in distributed.shares(loader, team):
-                training.take_step(mine)
+                take_step(training, mine)
 
         epoch()  # to warm up
         fit = _seconds(epoch, team)

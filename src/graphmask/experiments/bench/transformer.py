@@ -14,9 +14,9 @@ from graphmask.errors import GraphMaskError
 from graphmask.experiments.bench.memory import peak_bytes
 from graphmask.explainer import GraphMask
 from graphmask.fitting.recipe import Recipe
+from graphmask.fitting.step import take_step
 from graphmask.fitting.training import LOGITS_EVERY
 from graphmask.tapping import gradients
-from graphmask.tapping.restore import freeze, guest
 
 SENTENCES, TOKENS = 32, 64
 LAYERS, WIDTH, HEADS, CLASSES, WORDS = 6, 384, 12, 20, 5000
@@ -89,13 +89,12 @@ def measure(rounds: int = 5, steps: int = 10, heads: str = "each") -> dict[str, 
 def _step(explainer: GraphMask, batch: Any, steps: int) -> float:
     """Mean seconds of a step of training, in whole rounds of those that cost more and those that cost less."""
     steps = -(-steps // LOGITS_EVERY) * LOGITS_EVERY
-    with guest(explainer.model), gradients.needed():
-        freeze(explainer.model, training=False)
-        training = explainer._start([batch], 100 * steps, 1)
-        training.train_on(batch)
+    with explainer.subject.frozen(), gradients.needed():
+        training = explainer.begin([batch], 100 * steps, 1)
+        take_step(training, [batch])
         started = time.perf_counter()
         for _ in range(steps):
-            training.train_on(batch)
+            take_step(training, [batch])
         return (time.perf_counter() - started) / steps
 
 

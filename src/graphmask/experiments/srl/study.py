@@ -23,7 +23,6 @@ from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
 from graphmask.tapping.masking import run as run_masked
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import freeze, guest
 from graphmask.tapping.trace import record
 
 if TYPE_CHECKING:
@@ -114,7 +113,6 @@ def soft_gates(explainer: GraphMask, development: Sequence[Batch], test: Sequenc
 
     Mean and deviation are taken on development data; F1 on test, with dropped messages replaced by nothing.
     """
-    model = explainer.model
 
     def look(messages: Messages) -> Tensor:
         assert messages.attention is not None
@@ -122,17 +120,17 @@ def soft_gates(explainer: GraphMask, development: Sequence[Batch], test: Sequenc
 
     assert explainer.probe is not None
     nothing = [site.stand_in.left_out(explainer.probe.scales) for site in explainer.probe.sites]
-    with guest(model):
-        freeze(model, training=False)
-        traces = [record(model, explainer.forward, batch, explainer.sites, look) for batch in development]
+    subject = explainer.subject
+    with subject.frozen():
+        traces = [record(subject, batch, look) for batch in development]
         values = torch.cat([trace.values[trace.carried] for trace in traces])
         mean, deviation = float(values.mean()), float(values.std())
         before = after = Counts()
         dropped = total = 0
         for batch in test:
-            trace = record(model, explainer.forward, batch, explainer.sites, look)
+            trace = record(subject, batch, look)
             kept = trace.carried & (trace.values >= mean - deviation)
-            output = run_masked(model, explainer.forward, batch, trace.edge_map, trace.sites, kept, nothing)
+            output = run_masked(subject, batch, trace.edge_map, kept, nothing)
             before += learning.count_batch(trace.output.argmax(1), batch)
             after += learning.count_batch(output.argmax(1), batch)
             dropped += int((trace.carried & ~kept).sum())

@@ -1,0 +1,101 @@
+"""From what was chosen for a batch to one explanation per graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.repairing import Repaired
+from graphmask.explanation import ASKED, UNREPAIRED, Explanation, build_all
+from graphmask.graphs import batches
+from graphmask.hetero_explanation import HeteroExplanation, nodes_by_type, notes
+
+
+def divide(
+    case: Case,
+    choice: Choice,
+    repaired: Repaired,
+    method: str,
+    overturning: tuple[Tensor, Tensor] | None = None,
+) -> list[Explanation]:
+    """One Explanation per graph of the batch; ``overturning`` are gates and where there are any, see `repairing`."""
+    trace, split, masked = case.trace, case.split, repaired.masked
+    divergence, flips = case.distance(masked).clamp_min(0), case.flips(masked)  # rounding may leave -1e-11
+    edge_type = trace.edge_type if trace.edge_type is not None else batches.tensor(case.batch, "edge_type")
+    if edge_type is not None and edge_type.shape != split.edge_graph.shape:
+        edge_type = None
+    types, asked = case.subject.types, case.subject.rows
+    info = notes(case.batch, split.count) if types is None else [{} for _ in range(split.count)]
+    for own, why in zip(info, repaired.why, strict=True):
+        if why is not None:
+            own[UNREPAIRED] = why
+    if asked is not None and asked.nodes:
+        info[0][ASKED] = list(asked.nodes)
+    if types is not None and edge_type is not None:
+        known = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
+        edge_type = torch.tensor(known, dtype=torch.long, device=edge_type.device)[edge_type]
+    local = split.within(trace.edge_index)
+    nodes = _nodes_per_graph(case)
+    baselines = [baseline.detach().clone() for baseline in choice.baselines]
+    edges, rows = _divider(split.edge_graph, split.count), _divider(split.row_graph, split.count)
+    columns: dict[str, Iterable[Any]] = {
+        "edge_index": edges(local, 1),
+        "kept": edges(choice.kept, 1),
+        "scores": edges(choice.scores, 1),
+        "carried": edges(trace.carried, 1),
+        "edge_type": repeat(None) if edge_type is None else edges(edge_type, 0),
+        "original": rows(trace.output, 0),
+        "masked": rows(masked, 0),
+        "divergence": divergence.tolist(),
+        "flips": flips.tolist(),
+        "reopened": repaired.reopened.tolist(),
+        "baselines": zip(*(b if b.dim() > 1 else repeat(b) for b in baselines), strict=False),
+        "num_nodes": nodes,
+        "tolerance": repeat(case.tolerance),
+        "structure": repeat(trace.sites),
+        "method": repeat(method),
+        "index": repeat(None if asked is None else asked.rows),
+        "precision": repeat(case.subject.precision),
+        "counterfactual": repeat(None),
+        "info": info,
+    }
+    if overturning is not None:
+        found, there = overturning
+        parts = zip(edges(found, 1), there.tolist(), strict=True)
+        columns["counterfactual"] = (part if is_there else None for part, is_there in parts)
+    if types is None:
+        return build_all(Explanation, columns)
+    typed = {"num_nodes_dict": nodes_by_type(case.batch, split), "edge_types": repeat(types.edge_types)}
+    return build_all(HeteroExplanation, columns | typed)
+
+
+def _divider(owner: Tensor, count: int) -> Callable[[Tensor, int], Sequence[Tensor]]:
+    """Divides a tensor along a dimension among its owners; without a copy where those of each lie together."""
+    if count == 1:
+        return lambda value, dim: (value,)
+    sizes = torch.bincount(owner, minlength=count).tolist()
+    if bool((owner[1:] >= owner[:-1]).all()):
+        return lambda value, dim: value.split(sizes, dim)
+    order = owner.argsort(stable=True)
+    return lambda value, dim: value.index_select(dim, order).split(sizes, dim)
+
+
+def _nodes_per_graph(case: Case) -> list[int]:
+    trace, count = case.trace, case.split.count
+    if case.split.sizes is not None:
+        return case.split.sizes.sum(1).tolist()
+    if trace.sizes is not None:
+        return [int(trace.sizes.sum())] if case.whole else trace.sizes.tolist()
+    if trace.graphs is not None and trace.nodes is not None:
+        return [trace.nodes * trace.graphs // count] * count
+    node_graph = batches.tensor(case.batch, "batch")
+    if node_graph is not None and node_graph.numel() and not case.whole:
+        return torch.bincount(node_graph, minlength=count).tolist()
+    known = batches.num_nodes_of(case.batch, trace.edge_index)
+    highest = int(trace.edge_index.max()) + 1 if trace.edge_index.numel() else 0
+    return [max(known or 0, highest)]

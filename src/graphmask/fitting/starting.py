@@ -1,0 +1,83 @@
+"""How a fit begins: the batches it begins with, the sites they show, and what gates and baselines start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from graphmask.errors import GraphMaskError
+from graphmask.fitting.recipe import Recipe
+from graphmask.gates.probe import Probe
+from graphmask.graphs import batches
+from graphmask.graphs.layout import Types
+from graphmask.tapping.subject import Subject
+from graphmask.team import Team, groups
+
+#: Steps on whose batches two kinds of baselines are tried.
+FIRST_STEPS = 4
+
+
+@dataclass(frozen=True)
+class First:
+    """The batches that a fit begins with."""
+
+    opening: list[Any]  #: all up to the first step that has edges
+    seen: list[Any]  #: sites and scales are found on these, which are in place; the first of them has edges
+    steps: list[list[Any]]  #: step by step, those of this process, in place: baselines are tried on these
+    types: Types | None  #: of heterogeneous data
+
+
+def first_batches(loader: Iterable[Any], team: Team, accumulate: int) -> First:
+    """Of the loader's first steps that have edges; ``seen`` is empty if none has any."""
+    together = team.size * accumulate
+    opening: list[Any] = []
+    seen: list[Any] = []
+    steps: list[list[Any]] = []
+    for group in groups(loader, together):
+        if not seen:
+            opening += group
+        if not any(map(batches.has_edges, group)):
+            continue
+        if not seen:
+            seen = [team.place(batch) for batch in sorted(group, key=lambda batch: not batches.has_edges(batch))]
+        steps.append([team.place(batch) for batch in group[team.rank :: team.size]])
+        if len(steps) == FIRST_STEPS:
+            break
+    types = None
+    if seen and batches.adapter(seen[0]).by_type:  # some batches may lack types: sites are found on one with most
+        (most, *_), types = batches.first_few(loader, FIRST_STEPS)
+        seen = [team.place(most), *(seen if together > 1 else ())]
+    return First(opening, seen, steps, types)
+
+
+def found_on(first: First, subject: Subject, hidden: int, seed: int) -> tuple[Probe, Subject]:
+    """Gates and baselines for the sites that the first batches show, and the model with these sites.
+
+    The divergence is resolved by the output, and must fit it.
+    """
+    if not first.seen:
+        raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
+    probe, output = Probe.discover(subject, first.seen[0], hidden, seed, more=first.seen[1:])
+    if not bool(torch.isfinite(output).all()):
+        raise GraphMaskError(
+            "Expected finite model outputs, got NaN or infinity on the first batch. "
+            "Check the model on this data without GraphMask."
+        )
+    subject.divergence.resolve(output)
+    subject.divergence(output, output)
+    return probe, replace(subject, sites=probe.sites, types=first.types)
+
+
+def put_at_start(probe: Probe, subject: Subject, first: First, recipe: Recipe, tolerance: float, team: Team) -> None:
+    """Locations and baselines as a recipe has them at first, alike in all processes."""
+    if recipe.initial_location is not None:
+        for site in range(len(probe.sites)):
+            probe.gate(site).start_at(recipe.initial_location)
+    if recipe.start == "auto":
+        probe.start_baselines(subject, first.steps, tolerance, team)
+    elif recipe.start == "mean":
+        probe.mean_baselines()
+    team.align(probe)

@@ -1,0 +1,224 @@
+"""The two passes of a step of training: the original model, whose states gates look at, and the masked one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmask.gates.networks import SiteSpec
+from graphmask.gates.probe import Probe
+from graphmask.graphs import batches
+from graphmask.graphs.edges import EdgeMap
+from graphmask.tapping import gradients
+from graphmask.tapping.messages import Answer, Call, Mask, Messages
+from graphmask.tapping.subject import Subject
+
+
+@dataclass(frozen=True)
+class Own:
+    """A layer's own self-loops among its edges: they are never gated, and count nowhere."""
+
+    loops: Tensor  #: [E'] 1 for these, 0 for the user's edges
+    others: Tensor  #: [E'] the opposite
+    number_of_others: float
+
+    @classmethod
+    def of(cls, edges: Tensor, like: Tensor) -> Own:
+        """From positions in the user's edges, -1 for a loop of the layer's own."""
+        others = (edges >= 0).to(like.dtype)
+        return cls(1 - others, others, float(others.sum(dtype=torch.double)))
+
+    @classmethod
+    def none(cls, like: Tensor) -> Own:
+        return cls(torch.zeros_like(like), torch.ones_like(like), float(like.numel()))
+
+    @classmethod
+    def join(cls, parts: list[Own]) -> Own:
+        loops, others = torch.cat([part.loops for part in parts]), torch.cat([part.others for part in parts])
+        return cls(loops, others, sum(part.number_of_others for part in parts))
+
+
+@dataclass
+class Gated:
+    """The gates of a site while training."""
+
+    location: Tensor  #: [E']
+    value: Tensor  #: [E'] gate values
+    own: Own | None = None  #: which of the edges are not the user's
+    pieces: tuple[Tensor, ...] = ()  #: the values, call by call, as messages were masked with them
+
+    @classmethod
+    def join(cls, parts: list[Gated]) -> Gated:
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:  # the layer of an edge type that the batch does not have
+            return cls(torch.empty(0), torch.empty(0))
+        own = Own.join([part.own or Own.none(part.value) for part in parts])
+        pieces = tuple(part.value for part in parts)
+        return cls(torch.cat([part.location for part in parts]), torch.cat(pieces), own, pieces)
+
+    def total(self, per_edge: Tensor) -> Tensor:
+        """Over the user's edges."""
+        return per_edge.sum() if self.own is None else per_edge @ self.own.others
+
+    def count(self) -> float:
+        return self.location.numel() if self.own is None else self.own.number_of_others
+
+    def mean(self, per_edge: Tensor) -> Tensor:
+        """Over the user's edges."""
+        return per_edge.mean() if self.own is None else per_edge @ self.own.others / self.own.number_of_others
+
+    def __bool__(self) -> bool:
+        """Is there any edge?"""
+        return self.count() > 0
+
+
+class OriginalRun:
+    """What the original model said of a batch: one large graph comes again at every step, and need not run anew.
+
+    Only of a run that drew no random numbers, twice came to the same output, and sent messages that gates can
+    see through their nodes: no messages are kept.
+    """
+
+    def __init__(self, batch: Any, specs: Sequence[SiteSpec]) -> None:
+        self.batch, self.specs = batch, specs
+        self.content = _content(batch)
+        self.messages: list[Messages] = []
+        self.output = torch.empty(0)
+        self.pure = self.content is not None
+        self.proven = False
+
+    def see(self, messages: Messages) -> Messages:
+        self.pure &= self.specs[messages.site].lifted and messages.lifted is not None
+        if self.pure:
+            shape_alone = messages.value.new_empty(()).expand(messages.value.shape)
+            self.messages.append(replace(messages, value=shape_alone))
+        return messages
+
+    def is_of(self, batch: Any) -> bool:
+        """The same object, and nothing in it was exchanged or overwritten."""
+        return batch is self.batch and _content(batch) == self.content
+
+    def repeats(self, before: OriginalRun | None) -> bool:
+        return before is not None and before.is_of(self.batch) and torch.equal(before.output, self.output)
+
+
+class Passes:
+    """Runs both passes for every step of one fit, and knows again what came in the step before.
+
+    Args:
+        subject: the model; its sites are the probe's.
+        recompute: layers run again in the backward pass instead of keeping their messages.
+    """
+
+    def __init__(self, probe: Probe, subject: Subject, *, recompute: bool = False) -> None:
+        self.probe, self.subject, self.recompute = probe, subject.at(probe.sites), recompute
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of the last batch."""
+        self._last_map: tuple[Tensor, int, EdgeMap] | None = None
+        self._last_run: OriginalRun | None = None
+        self._last_own: tuple[Tensor, Own] | None = None
+
+    def _edge_map(self, batch: Any) -> EdgeMap:
+        """The last one again if the graph is the same: training on one large graph maps its edges once."""
+        edge_index = None if batches.adapter(batch).by_type else batches.edge_index_of(batch)
+        if edge_index is None:
+            return batches.edge_map_of(batch)
+        if self._last_map is None or self._last_map[0] is not edge_index or self._last_map[1] != edge_index._version:
+            self._last_map = (edge_index, edge_index._version, EdgeMap(edge_index))
+        return self._last_map[2]
+
+    def _own(self, edges: Tensor, like: Tensor) -> Own:
+        """The last one again where all layers, or all steps, have the same."""
+        if self._last_own is None or self._last_own[0] is not edges:
+            self._last_own = edges, Own.of(edges, like)
+        return self._last_own[1]
+
+    def both(
+        self, batch: Any, activate: Callable[[Tensor, int], Tensor], *, train_gates: bool = True
+    ) -> tuple[Tensor, Tensor, list[Gated]]:
+        """Both passes with gradients to the probe; ``activate(location, site)`` makes the gate values.
+
+        Returns the two outputs and the gates of every site.
+        """
+        probe, edge_map = self.probe, self._edge_map(batch)
+        answers: dict[tuple[int, int], tuple[Tensor, slice]] = {}
+        where: dict[tuple[int, int], Tensor | None] = {}  # the user's edges that these gates are of
+        gated: list[list[Gated]] = [[] for _ in probe.sites]
+
+        def capture(messages: Messages) -> None:
+            gate = probe.gate(messages.site)
+            with torch.set_grad_enabled(train_gates):
+                rows = gate.next_rows(messages)
+                location = gate(messages, rows)
+                z = activate(location, messages.site)
+                own = None if messages.edges is None else self._own(messages.edges, z)
+                if own is not None:
+                    z = torch.addcmul(own.loops, z, own.others)  # 1 for these; masked_fill takes longer
+                gated[messages.site].append(Gated(location, z, own, (z,)))
+                answers[messages.site, messages.piece] = z, rows
+                where[messages.site, messages.piece] = messages.edges
+
+        baselines = probe.stand_ins()
+
+        def at(call: Call) -> Answer:
+            z, rows = answers[call.site, call.piece]
+            return z, baselines[call.site], rows
+
+        def of_edges(site: int) -> Answer:
+            gate = Gated.join(gated[site]).value
+            edges = [found for (number, _), found in sorted(where.items()) if number == site and found is not None]
+            if edges:
+                gate = gate.new_ones(edge_map.count + 1).index_put((torch.cat(edges),), gate)[:-1]
+            return gate, baselines[site]
+
+        original = self._original(batch, edge_map, capture)
+        mask = Mask(at, of_edges, lambda site: probe.logits[str(site)])
+        with self.subject.tap(mask, edge_map, recompute=self.recompute):
+            masked = self.subject(batch)
+        gradients.check_passed(original, masked, any(z.requires_grad for z, _ in answers.values()))
+        return original, masked, [Gated.join(parts) for parts in gated]
+
+    def _original(self, batch: Any, edge_map: EdgeMap, capture: Callable[[Messages], None]) -> Tensor:
+        """The output of the original model, whose messages are captured on the way; known ones are not run again."""
+        # Both passes draw the same dropout: what differs between them is the masking alone.
+        device = self.probe.scales.device
+        random_state = _random_state(device)
+        known = self._last_run
+        if known is not None and known.proven and known.is_of(batch):
+            for messages in known.messages:
+                capture(messages)
+            return known.output
+        run = OriginalRun(batch, self.probe.specs)
+        with torch.no_grad(), self.subject.tap(lambda m: capture(run.see(m)), edge_map) as state:
+            run.output = self.subject(batch)
+            state.check_complete()
+        run.pure &= all(torch.equal(*states) for states in zip(random_state, _random_state(device), strict=True))
+        run.proven = run.repeats(known)
+        self._last_run = run if run.pure else None
+        _set_random_state(random_state, device)
+        return run.output
+
+
+def _content(batch: Any) -> list[Any] | None:
+    """Equal lists, equal content of the same batch; None if it holds what cannot be compared at a glance."""
+    values = [value for _, value in batches.items(batch)]
+    if not all(value is None or isinstance(value, (Tensor, bool, int, float, str)) for value in values):
+        return None
+    return [(id(value), value._version) if isinstance(value, Tensor) else value for value in values]
+
+
+def _random_state(device: torch.device) -> list[Tensor]:
+    return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
+
+
+def _set_random_state(state: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if len(state) > 1:
+        torch.cuda.set_rng_state(state[1], device)

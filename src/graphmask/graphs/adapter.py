@@ -1,0 +1,79 @@
+"""What this library asks of a batch, of whatever kind it is: `plain_batches` and `hetero_batches` answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from graphmask.graphs.edges import EdgeMap
+from graphmask.graphs.layout import Types
+from graphmask.graphs.splits import Split
+
+
+class Adapter(ABC):
+    """Reads batches of one kind. It has no state: the batch is passed to every question."""
+
+    by_type: ClassVar[bool]  #: are attributes dictionaries by node or edge type?
+
+    @abstractmethod
+    def attribute(self, batch: Any, name: str) -> Any:
+        """What a model's argument of this name means; None where there is nothing."""
+
+    @abstractmethod
+    def items(self, batch: Any) -> Iterable[tuple[str, Any]]:
+        """Everything in it, by name."""
+
+    @abstractmethod
+    def contents(self, batch: Any) -> str:
+        """What it is and what it holds, for people."""
+
+    @abstractmethod
+    def edge_index(self, batch: Any) -> Tensor | None:
+        """The graph as the user passed it, [2, E]; None when only the model knows it (taps)."""
+
+    @abstractmethod
+    def edge_map(self, batch: Any) -> EdgeMap:
+        """What tells whose edges a layer sends along."""
+
+    @abstractmethod
+    def num_nodes(self, batch: Any, edge_index: Tensor | None) -> int | None:
+        """In all; None where that is not known."""
+
+    @abstractmethod
+    def types(self, batch: Any) -> Types | None:
+        """Node and edge types; None where there is one of each."""
+
+    @abstractmethod
+    def kinds(self, batch: Any) -> int:
+        """How many edge types have edges here; 0 where edges have no types."""
+
+    @abstractmethod
+    def first_nodes(self, batch: Any, count: int) -> list[int]:
+        """The first node of every node type that has so many nodes; none where nodes have no types."""
+
+    @abstractmethod
+    def labels(self, batch: Any, rows: int) -> tuple[Tensor | None, Tensor | None]:
+        """``y`` of graphs, nodes or output rows, and the graph of each where that is known."""
+
+    @abstractmethod
+    def check_edges(self, batch: Any, where: str) -> None:
+        """Raise for edges that cannot be."""
+
+    @abstractmethod
+    def split(self, batch: Any, edge_index: Tensor, rows: int) -> Split:
+        """Divide it into its graphs."""
+
+    @abstractmethod
+    def sizes(self, batch: Any) -> Tensor | None:
+        """[1, T] nodes by node type; None where there is one type."""
+
+    @abstractmethod
+    def single(self, batch: Any) -> Any:
+        """A batch of one graph as that graph."""
+
+    @abstractmethod
+    def without_edges(self, batch: Any, gone: Tensor) -> Any:
+        """The batch without these edges (bool [E]); None where they cannot be taken out."""

@@ -1,0 +1,43 @@
+"""Where the graphs of a batch lie: which edges, nodes and output rows are whose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphmask.errors import GraphMaskError
+
+
+@dataclass
+class Split:
+    """Where the graphs of a batch lie: which edges, nodes and output rows are whose."""
+
+    edge_graph: Tensor  #: [E]
+    row_graph: Tensor  #: [rows]
+    first_node: Tensor  #: [B] subtracted from node numbers
+    count: int
+    place: Tensor | None = None  #: [N] a node's number within its graph, where those of a graph do not lie together
+    sizes: Tensor | None = None  #: [B, T] nodes by node type
+    row_each: bool = False  #: one output row per graph, in their order
+
+    def within(self, edge_index: Tensor) -> Tensor:
+        """Edges of the batch, with nodes numbered within their graphs."""
+        if self.count == 1:
+            return edge_index
+        found = edge_index - self.first_node[self.edge_graph] if self.place is None else self.place[edge_index]
+        return found.to(edge_index.dtype)
+
+
+def unsplit(edge_index: Tensor, rows: int, sizes: Tensor | None = None) -> Split:
+    """All of a batch as one graph."""
+    zeros = torch.zeros(edge_index.shape[1], dtype=torch.long, device=edge_index.device)
+    return Split(zeros, zeros.new_zeros(rows), zeros.new_zeros(1), 1, sizes=sizes)
+
+
+def unclear(rows: int, count: int) -> GraphMaskError:
+    return GraphMaskError(
+        f"Expected output rows to be the batch's graphs ({count}), nodes, edges or candidate edges, got {rows} rows: "
+        "cannot tell which row belongs to which graph. Use batches of one graph."
+    )

@@ -1,0 +1,80 @@
+"""The model under explanation: how it is called, where its messages flow, how its outputs are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmask.divergence import Divergence
+from graphmask.graphs import batches
+from graphmask.graphs.batches import Forward
+from graphmask.graphs.edges import EdgeMap
+from graphmask.graphs.layout import Types
+from graphmask.graphs.sites import Site
+from graphmask.tapping import capture, restore
+from graphmask.tapping.messages import Mask, Visit
+from graphmask.tapping.tapped import Tap
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of the output, which alone are asked about."""
+
+    rows: tuple[int, ...]
+    count: int  #: rows of the whole output
+    nodes: tuple[int, ...] = ()  #: the nodes that these rows are, or the ends of the candidate edges that they are
+
+    def of(self, output: Tensor) -> Tensor:
+        """The output cut to these rows. The batch may lie in it several times, one copy after the other."""
+        copies = output.shape[0] // self.count
+        if copies * self.count != output.shape[0]:
+            return output
+        first = self.count * torch.arange(copies, device=output.device)[:, None]
+        return output[(first + torch.tensor(self.rows, device=output.device)).flatten()]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model and all that does not change from batch to batch. `tap` and `frozen` leave the model as it came."""
+
+    model: nn.Module
+    forward: Forward = batches.default_forward
+    divergence: Divergence = field(default_factory=lambda: Divergence("auto"))
+    sites: tuple[Site, ...] | None = None  #: None until they are found, by a run of the model
+    types: Types | None = None  #: node and edge types of heterogeneous data, known with the sites
+    precision: str | None = None  #: "bf16" runs the model under autocast
+    heads: str = "each"  #: how attention is gated; see `attention.HEADS`
+    rows: Rows | None = None  #: the rows of the output that are asked about; None for all
+
+    def at(self, sites: tuple[Site, ...]) -> Subject:
+        """With these sites."""
+        return self if sites is self.sites else replace(self, sites=sites)
+
+    def __call__(self, batch: Any) -> Tensor:
+        """The model's output on a batch, checked."""
+        output = batches.call(batches.in_precision(self.forward, self.precision), self.model, batch)
+        return output if self.rows is None else self.rows.of(output)
+
+    def tap(
+        self, visit: Visit | Mask, edges: Tensor | EdgeMap | None = None, *, recompute: bool = False
+    ) -> AbstractContextManager[Tap]:
+        """Inside, messages are seen or replaced; see `capture.tap`."""
+        return capture.tap(self.model, visit, edges, self.sites, recompute=recompute, heads=self.heads)
+
+    # The model is the user's ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def frozen(self, *, training: bool = False) -> Iterator[None]:
+        """Inside, the model is as `freeze` puts it; afterwards it is as it was, whatever happened."""
+        with restore.guest(self.model):
+            self.freeze(training=training)
+            yield
+
+    def freeze(self, *, training: bool = False) -> None:
+        """Fix all parameters; ``training`` keeps dropout on. Only inside `frozen`, which restores the model."""
+        restore.freeze(self.model, training=training)
