@@ -50,7 +50,7 @@ class InformationBottleneck(Amortised):
     @torch.no_grad()
     def prepare(self, probe: Probe, loader: Iterable[Any]) -> None:
         """Mean and standard deviation of every component of every site's messages, over all the data."""
-        self.generator = torch.Generator().manual_seed(self.seed)
+        self.generator = torch.Generator(probe.scales.device).manual_seed(self.seed)
         seen = see(self.model, self.forward, loader, probe.sites)
         for site in seen:
             of_messages, replaced = Moments.union(site.messages), Moments.union(site.replaced)
@@ -79,7 +79,8 @@ class InformationBottleneck(Amortised):
 
         def noisy(call: Call) -> Answer:
             mean, deviation = self.baselines[call.site], self.noise[call.site]
-            noise = deviation * torch.randn(len(call.source), len(deviation), generator=self.generator)
+            size = (len(call.source), len(deviation))
+            noise = deviation * torch.randn(size, generator=self.generator, device=deviation.device)
             rest = mean.new_zeros(len(noise), len(mean) - len(deviation))
             return shares[call.site, call.piece], mean + torch.cat([noise, rest], 1)
 

@@ -52,7 +52,7 @@ class PGExplainer(Amortised):
         return spec if spec.matrix else dataclasses.replace(spec, message=0, lifted=False)
 
     def prepare(self, probe: Probe, loader: Iterable[Any]) -> None:
-        self.generator = torch.Generator().manual_seed(self.seed)
+        self.generator = torch.Generator(probe.scales.device).manual_seed(self.seed)
 
     def loss(self, probe: Probe, batch: Any, progress: float) -> Tensor:
         last = len(probe.sites) - 1
@@ -60,14 +60,14 @@ class PGExplainer(Amortised):
 
         def look(messages: Messages) -> Tensor:
             if messages.site != last:
-                return torch.zeros(messages.source.shape)
+                return torch.zeros(messages.source.shape, device=messages.source.device)
             with torch.enable_grad():
                 return probe.gate(last)(messages)
 
         trace = record(self.model, self.forward, batch, probe.sites, look)
         torch.set_rng_state(random_state)  # both passes draw the same dropout
         location = trace.values[last].where(trace.carried[last], torch.tensor(0.0))
-        u = torch.rand(location.shape, generator=self.generator).clamp(1e-6, 1 - 1e-6).to(location.device)
+        u = torch.rand(location.shape, generator=self.generator, device=location.device).clamp(1e-6, 1 - 1e-6)
         first, final = self.temperature
         warmth = first * (final / first) ** progress
         z = torch.sigmoid((u.log() - (-u).log1p() + location) / warmth)
