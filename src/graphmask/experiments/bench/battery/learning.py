@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
 from graphmask.experiments import learning
+from graphmask.experiments.bench.battery.entry import Prepared
 from graphmask.graphs.batches import Forward, default_forward
 
 #: Test graphs that are explained, at most.
@@ -65,7 +66,6 @@ def on_graphs(
     size: int = 64,
     seed: int = 0,
     loss: Loss | None = None,
-    forward: Forward = default_forward,
 ) -> None:
     """Adam with a falling rate on shuffled batches of graphs; the epoch with the best ``score`` is kept."""
     criterion = loss or (lambda output, batch: F.cross_entropy(output, batch.y))
@@ -79,7 +79,7 @@ def on_graphs(
     learning.train(
         model,
         lambda epoch: DataLoader(list(train), size, shuffle=True),
-        lambda batch: criterion(forward(model, batch), batch),
+        lambda batch: criterion(default_forward(model, batch), batch),
         judged,
         learning.Pace(epochs, rate),
         measure="score",
@@ -87,6 +87,39 @@ def on_graphs(
         seed=seed,
         progress=False,
     )
+
+
+def prepared(
+    model: nn.Module,
+    parts: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
+    *,
+    size: int,
+    at_once: int | None = None,
+    score: Callable[[list[Any]], float] | None = None,
+    measure: str = "accuracy",
+    epochs: int = 40,
+    rate: float = 3e-3,
+    seed: int,
+    loss: Loss | None = None,
+    **more: Any,
+) -> Prepared:
+    """A model that is trained on graphs and explained on graphs it has not seen.
+
+    Args:
+        parts: graphs to train and fit on, to choose the epoch and calibrate on, and to be judged by.
+        size: of a batch to train or fit on; ``at_once`` of the others, the same unless told.
+        score: of batches, by which the best epoch is chosen and the model judged; the accuracy unless told.
+        measure: its name.
+        more: other fields of `Prepared`.
+    """
+    train, validation, test = parts
+    judged = score or (lambda data: accuracy(model, data))
+    held_out, asked = (loader(graphs, at_once or size) for graphs in (validation, test))
+
+    def learn() -> None:
+        on_graphs(model, train, lambda: judged(held_out), epochs=epochs, rate=rate, size=size, seed=seed, loss=loss)
+
+    return Prepared(model, loader(train, size), held_out, asked, lambda: {measure: judged(asked)}, learn=learn, **more)
 
 
 def on_rows(
