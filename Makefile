@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test docs lint clean
+.PHONY: demo check test sanitize docs lint clean
 
 # Corpora that lie beside the checkout; the library itself looks only where GRAPHMASK_DATA says, and in the user's cache.
 ifneq ($(wildcard ../shared/data),)
@@ -23,6 +23,19 @@ test: $(VENV)/installed-dev lint
 	  && apt-get update -qq >/dev/null && apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "make test: no chromium here, the browser tests WILL BE SKIPPED"
 	$(BIN)/python -m pytest -n 2
+
+# The C part built with gcc's sanitizers, and its tests run so: a read or write outside an array, or undefined
+# behaviour, ends the run. Leaks are not looked for: Python and PyTorch keep memory until they end.
+SANITIZED := out/sanitized
+RUN_SANITIZED = PYTHONPATH=$(SANITIZED) OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" $(BIN)/python
+sanitize: $(VENV)/installed-dev
+	rm -rf $(SANITIZED)
+	CC=gcc CFLAGS="-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" \
+	  $(BIN)/python setup.py -q build --build-lib $(SANITIZED) --build-temp $(SANITIZED)/temp
+	nm -D $(SANITIZED)/graphmask/ops/_fused*.so | grep -q __asan_report
+	$(RUN_SANITIZED) -c "from graphmask.ops import _fused; print(_fused.__file__)"
+	$(RUN_SANITIZED) -m pytest -p no:cacheprovider tests/test_fused.py tests/test_fused_arrays.py tests/test_gates.py tests/test_masking.py
 
 # The documentation site; a warning is an error.
 docs: $(VENV)/installed-dev

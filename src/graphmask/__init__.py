@@ -16,6 +16,7 @@ from graphmask import _moved, hooks
 
 if TYPE_CHECKING:
     from graphmask import analysis, integrations, methods, report, store
+    from graphmask.config import show_config
     from graphmask.errors import GraphMaskError
     from graphmask.explainer import GraphMask, load
     from graphmask.explanation import Explanation
@@ -42,6 +43,7 @@ __all__ = [
     "masked",
     "methods",
     "report",
+    "show_config",
     "store",
 ]
 
@@ -56,6 +58,7 @@ _WHERE = {
     "MessageTap": "tapping.taps",
     "load": "explainer",
     "masked": "tapping.masking",
+    "show_config": "config",
 }
 
 

@@ -44,11 +44,11 @@ enum { FLOATS = 1, INDICES = 2, FLAGS = 3, ANYTHING = 4, TYPE = 7, WRITE = 8, OP
 #define ANY (-1) /* a number of rows or columns that may be any */
 #define FLAT (-2) /* columns of an array of one dimension */
 
-static const char *const type_names[] = {"", "float32", "int64", "bool"};
+static const char *const type_names[] = {"", "float32", "int64", "bool", "numbers"};
 
 static int has_type(const Py_buffer *view, int type) {
     const char *format = view->format ? view->format : "B";
-    if (type == ANYTHING) return 1;
+    if (type == ANYTHING) return !strchr(format, 'O'); /* objects are counted, their bytes must not be copied */
     if (!*format || format[1]) return 0;
     if (type == FLOATS) return *format == 'f' && view->itemsize == 4;
     if (type == INDICES) return (*format == 'l' || *format == 'q') && view->itemsize == 8;

@@ -2,10 +2,11 @@
 
 Each is defined by a few lines of plain PyTorch that autograd goes back through. In single precision on a processor C
 does the same (`fused`), with a backward pass of its own. A third version, a backward pass by hand in PyTorch, was
-dropped: it held more memory than the definition, which takes gradients from few edges of a large graph and keeps the messages of
-those alone. Peak of new tensors in a step of fitting without C on 200,000 edges, in MB, by hand and as defined here
-(``bench.memory.peak_bytes`` of the first of ``bench.core.Subject(name, 200_000).steps()``): GCN 152 and 147, GAT 206 and
-200, RGCNConv 139 and 129, TransformerConv 307 and 306. Without C, a step takes 6 to 19 % longer than it did by hand.
+dropped: it held more memory than the definition, which takes gradients from few edges of a large graph and keeps the
+messages of those alone. Peak of new tensors in a step of fitting without C on 200,000 edges, in MB, by hand and as
+defined here (``bench.memory.peak_bytes`` of the first of ``bench.core.Subject(name, 200_000).steps()``): GCN 152 and
+147, GAT 206 and 200, RGCNConv 139 and 129, TransformerConv 307 and 306. Without C, a step takes 6 to 19 % longer than
+it did by hand.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class _Parts(NamedTuple):
     """The parts of `head`'s input with their tables laid end to end, once for all blocks of edges."""
 
     table: Tensor  #: [rows of all tables, h]
-    index: Tensor  #: [E, k] the rows that are each edge's
+    positions: Tensor  #: [E, k] the rows that are each edge's
     scale: Tensor | None  #: [E, k] their weights, if any have some
     columns: Sequence[Columns]
 
@@ -126,11 +127,11 @@ class _Parts(NamedTuple):
     def some(self, at: slice) -> _Parts:
         """Of these edges alone. Values are copied if they are spread: a view would keep all messages."""
         columns = [(value[at].contiguous(), weight) for value, weight in self.columns]
-        return _Parts(self.table, self.index[at], None if self.scale is None else self.scale[at], columns)
+        return _Parts(self.table, self.positions[at], None if self.scale is None else self.scale[at], columns)
 
     def locations(self, top: Top) -> Tensor:
         """`head` as it is defined."""
-        hidden = F.embedding_bag(self.index, self.table, mode="sum", per_sample_weights=self.scale)
+        hidden = F.embedding_bag(self.positions, self.table, mode="sum", per_sample_weights=self.scale)
         for value, weight in self.columns:
             hidden = hidden.addmm_(value, weight.t())
         # LayerNorm less its mean, which `head` says is zero.
@@ -188,7 +189,7 @@ def head(rows: Sequence[Rows], columns: Sequence[Columns], top: Top, trained: sl
     parts = _Parts.of(rows, columns)
     if learns and trained == ALL:
         return parts.locations(top)
-    edges = len(parts.index)
+    edges = len(parts.positions)
     location = top.beta.new_empty(edges)
     with torch.no_grad():
         for start in range(0, edges, BLOCK):
