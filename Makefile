@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test coverage docs lint clean
+.PHONY: demo check test coverage sanitize docs lint clean
 
 # Corpora that lie beside the checkout; the library itself looks only where GRAPHMASK_DATA says, and in the user's cache.
 ifneq ($(wildcard ../shared/data),)
@@ -28,6 +28,19 @@ test: $(VENV)/installed-dev lint
 # All tests with the share of lines they run. Tracing makes them take a third longer, so it is not part of `make test`.
 coverage: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 --cov=graphmask --cov-report=term:skip-covered
+
+# The C part built with gcc's sanitizers, and its tests run so: a read or write outside an array, or undefined
+# behaviour, ends the run. Leaks are not looked for: Python and PyTorch keep memory until they end.
+SANITIZED := out/sanitized
+RUN_SANITIZED = PYTHONPATH=$(SANITIZED) OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" $(BIN)/python
+sanitize: $(VENV)/installed-dev
+	rm -rf $(SANITIZED)
+	CC=gcc CFLAGS="-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" \
+	  $(BIN)/python setup.py -q build --build-lib $(SANITIZED) --build-temp $(SANITIZED)/temp
+	nm -D $(SANITIZED)/graphmask/ops/_fused*.so | grep -q __asan_report
+	$(RUN_SANITIZED) -c "from graphmask.ops import _fused; print(_fused.__file__)"
+	$(RUN_SANITIZED) -m pytest -p no:cacheprovider tests/test_fused.py tests/test_fused_arrays.py tests/test_gates.py tests/test_masking.py
 
 # The documentation site; a warning is an error.
 docs: $(VENV)/installed-dev

@@ -1,4 +1,7 @@
-"""Everything is said in pyproject.toml but this: the gates' inner loop in C, left out where there is no compiler."""
+"""Everything is said in pyproject.toml but this: the gates' inner loop in C, left out where there is no compiler.
+
+It keeps to the stable interface of Python 3.11, so one wheel (cp311-abi3) serves that version and all later ones.
+"""
 
 from setuptools import Extension, setup
 
@@ -12,5 +15,6 @@ setup(
             py_limited_api=True,
             optional=True,
         )
-    ]
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

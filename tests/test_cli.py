@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from graphmask.experiments import folder as folders
 from graphmask.experiments import runner, settings
 from graphmask.fitting import recipe
 from graphmask.graphs import batches
+from graphmask.ops import fused
 
 invoke = CliRunner().invoke
 
@@ -159,7 +161,9 @@ def test_help_and_typos_do_not_wait_for_torch(arguments: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "heavy: []" in done.stdout, done.stderr
     if arguments == "--version":
-        assert done.stdout.startswith(f"graphmask {graphmask.__version__}")
+        assert done.stdout.startswith(f"graphmask {graphmask.__version__}\n")
+        assert f"\ntorch {metadata.version('torch')}\n" in done.stdout
+        assert ("\nkernels C\n" in done.stdout) == (fused._fused is not None)
 
 
 def test_each_task_shows_its_own_options() -> None:

@@ -26,6 +26,7 @@ LAYERS = (
     "team",
     "graphs",
     "ops",
+    "config",
     "tapping",
     "gates",
     "fitting",

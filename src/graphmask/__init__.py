@@ -17,6 +17,7 @@ from graphmask import _moved, hooks
 
 if TYPE_CHECKING:
     from graphmask import analysis, integrations, methods, report, store
+    from graphmask.config import show_config
     from graphmask.errors import GraphMaskError
     from graphmask.explainer import GraphMask, load
     from graphmask.explanation import Explanation
@@ -43,6 +44,7 @@ __all__ = [
     "masked",
     "methods",
     "report",
+    "show_config",
     "store",
 ]
 
@@ -57,6 +59,7 @@ _WHERE = {
     "MessageTap": "tapping.taps",
     "load": "explainer",
     "masked": "tapping.masking",
+    "show_config": "config",
 }
 
 

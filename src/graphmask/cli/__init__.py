@@ -42,16 +42,20 @@ app.add_typer(store.app, name="store")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from graphmask.config import installed
 
-        typer.echo(f"graphmask {version('graphmask')}")
+        for name, value in installed().items():
+            typer.echo(f"{name} {value}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show versions, and whether C is active; then stop."
+        ),
     ] = False,
 ) -> None:
     """Options of the program itself."""

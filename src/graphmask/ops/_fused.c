@@ -5,8 +5,11 @@
  *   location = clamp(sum_k relu(h[k] / sqrt(mean(h^2) + eps) * gamma[k] + beta[k]) * out[k] + bias, -limit, limit)
  *
  * and its gradient; then z m + (1 - z) b and its gradient; then hard gates, which overwrite what is shut and do not
- * touch what is open. Of some edges alone, first, first + step, ..., a gradient is taken. Called by fused.py with
- * addresses; kernels.py and messages.py have the same in PyTorch, for every other device and precision.
+ * touch what is open. Of some edges alone, first, first + step, ..., a gradient is taken.
+ *
+ * fused.py calls these functions with arrays (the buffer protocol). `take` checks the type, shape, alignment and
+ * contiguity of each before anything is computed, and every index is compared with the number of rows there are
+ * right before a row is read or added to. kernels.py and messages.py define the same in plain PyTorch.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -30,6 +33,86 @@ typedef int32_t Bits __attribute__((vector_size(4 * LANES)));
 #define CAN_RUN 1
 #endif
 
+/* Arrays that a call holds until it returns. */
+#define MOST_VIEWS (3 * MOST_PARTS + 9)
+typedef struct {
+    Py_buffer view[MOST_VIEWS];
+    int count, failed; /* failed: an exception is set */
+} Held;
+
+enum { FLOATS = 1, INDICES = 2, FLAGS = 3, ANYTHING = 4, TYPE = 7, WRITE = 8, OPTIONAL = 16 };
+#define ANY (-1) /* a number of rows or columns that may be any */
+#define FLAT (-2) /* columns of an array of one dimension */
+
+static const char *const type_names[] = {"", "float32", "int64", "bool", "numbers"};
+
+static int has_type(const Py_buffer *view, int type) {
+    const char *format = view->format ? view->format : "B";
+    if (type == ANYTHING) return !strchr(format, 'O'); /* objects are counted, their bytes must not be copied */
+    if (!*format || format[1]) return 0;
+    if (type == FLOATS) return *format == 'f' && view->itemsize == 4;
+    if (type == INDICES) return (*format == 'l' || *format == 'q') && view->itemsize == 8;
+    return *format == '?' && view->itemsize == 1;
+}
+
+/* The memory of an array that is as it should be; NULL for None where that is allowed. Otherwise held->failed is set,
+ * and later calls do nothing: one look at it after several calls is enough. */
+static void *take(Held *held, PyObject *array, const char *name, int kind, Py_ssize_t rows, Py_ssize_t columns) {
+    static char nothing[8];
+    const int type = kind & TYPE;
+    if (held->failed || (array == Py_None && kind & OPTIONAL)) return NULL;
+    held->failed = 1;
+    if (held->count == MOST_VIEWS) return PyErr_SetString(PyExc_ValueError, "too many arrays"), NULL;
+    Py_buffer *view = &held->view[held->count];
+    if (PyObject_GetBuffer(array, view, PyBUF_ND | PyBUF_FORMAT | (kind & WRITE ? PyBUF_WRITABLE : 0))) {
+        if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError))
+            PyErr_Format(PyExc_ValueError, "%s: expected a contiguous%s array", name, kind & WRITE ? ", writable" : "");
+        return NULL;
+    }
+    held->count++;
+    if (!has_type(view, type))
+        return PyErr_Format(PyExc_TypeError, "%s: expected %s, got format %s of %zd byte(s)", name, type_names[type],
+                            view->format ? view->format : "B", view->itemsize);
+    const int dims = columns == FLAT ? 1 : 2;
+    if (type != ANYTHING && view->ndim != dims)
+        return PyErr_Format(PyExc_ValueError, "%s: expected %d dimension(s), got %d", name, dims, view->ndim);
+    if (view->ndim < 1) return PyErr_Format(PyExc_ValueError, "%s: expected at least one dimension, got none", name);
+    if (rows != ANY && view->shape[0] != rows)
+        return PyErr_Format(PyExc_ValueError, "%s: expected %zd row(s), got %zd", name, rows, view->shape[0]);
+    if (columns >= 0 && view->shape[1] != columns)
+        return PyErr_Format(PyExc_ValueError, "%s: expected %zd column(s), got %zd", name, columns, view->shape[1]);
+    if (type != ANYTHING && (uintptr_t)view->buf % (uintptr_t)view->itemsize)
+        return PyErr_Format(PyExc_ValueError, "%s: expected aligned memory", name);
+    held->failed = 0;
+    return view->buf ? view->buf : nothing;
+}
+
+/* Shape of what was taken last; 0 where nothing was. */
+static Py_ssize_t shape(const Held *held, int dimension) {
+    return held->failed || !held->count ? 0 : held->view[held->count - 1].shape[dimension];
+}
+
+/* NULL where an exception is set, else None. */
+static PyObject *done(Held *held) {
+    while (held->count) PyBuffer_Release(&held->view[--held->count]);
+    if (held->failed) return NULL;
+    Py_RETURN_NONE;
+}
+
+static void refuse(Held *held, const char *why) {
+    if (!held->failed) PyErr_SetString(PyExc_ValueError, why);
+    held->failed = 1;
+}
+
+/* How many of the edges first, first + step, ... there are. */
+static Py_ssize_t chosen(Held *held, Py_ssize_t edges, Py_ssize_t first, Py_ssize_t step) {
+    if (first < 0 || step < 1 || first > INT32_MAX || step > INT32_MAX) {
+        refuse(held, "expected edges to begin at 0 or later and to be at least 1 apart");
+        return 0;
+    }
+    return first < edges ? (edges - 1 - first) / step + 1 : 0;
+}
+
 typedef struct {
     float *table;
     const int64_t *index;
@@ -38,42 +121,121 @@ typedef struct {
     uint64_t rows; /* an index is below it */
 } Part;
 
+/* Which index of which edge is out of range; edge -1: none. */
 typedef struct {
-    int64_t edges, width, parts;
+    int64_t edge, index;
+    uint64_t rows;
+} Wrong;
+static const Wrong none = {-1, 0, 0};
+
+static void report(Held *held, Wrong wrong) {
+    if (wrong.edge < 0) return;
+    PyErr_Format(PyExc_IndexError, "index %lld at edge %lld, where there are %llu rows", (long long)wrong.index,
+                 (long long)wrong.edge, (unsigned long long)wrong.rows);
+    held->failed = 1;
+}
+
+/* Reads (table, index, weight or None, stride, place) of each part. */
+static void take_parts(Held *held, PyObject *parts, Py_ssize_t edges, Py_ssize_t width, int writes, Part *found,
+                       int64_t *count) {
+    *count = 0;
+    if (held->failed) return;
+    const Py_ssize_t given = PyTuple_Size(parts);
+    if (given > MOST_PARTS) return refuse(held, "expected at most 16 parts");
+    for (Py_ssize_t p = 0; p < given; p++) {
+        PyObject *part = PyTuple_GetItem(parts, p), *table, *index, *weight;
+        Py_ssize_t stride, place;
+        if (!PyTuple_Check(part)) return refuse(held, "expected every part as a tuple");
+        if (!PyArg_ParseTuple(part, "OOOnn", &table, &index, &weight, &stride, &place)) {
+            held->failed = 1;
+            return;
+        }
+        if (stride < 1 || place < 0) return refuse(held, "expected a stride of at least 1 and a place of at least 0");
+        float *memory = take(held, table, "table", FLOATS | writes, ANY, width);
+        const Py_ssize_t rows = shape(held, 0);
+        found[p] = (Part){memory, take(held, index, "index", INDICES, edges, FLAT),
+                          take(held, weight, "weight", FLOATS | OPTIONAL, edges, FLAT), stride, place,
+                          place < rows ? (uint64_t)((rows - 1 - place) / stride + 1) : 0};
+    }
+    *count = held->failed ? 0 : given;
+}
+
+/* What follows the sum of the parts: an array of 3 width + 1 numbers, or 2 width + 1 without gamma. */
+typedef struct {
+    const float *gamma; /* [width]; NULL: 1 */
+    const float *beta, *out;
+    const float *bias; /* one number */
+} Top;
+
+static Top take_top(Held *held, PyObject *array, Py_ssize_t width) {
+    const float *memory = take(held, array, "top", FLOATS, ANY, FLAT);
+    const Py_ssize_t size = shape(held, 0);
+    if (size != 2 * width + 1 && size != 3 * width + 1) refuse(held, "top: expected 2 or 3 times the width, plus 1");
+    if (held->failed) return (Top){NULL, NULL, NULL, NULL};
+    const float *beta = size == 3 * width + 1 ? memory + width : memory;
+    return (Top){beta == memory ? NULL : memory, beta, beta + width, beta + 2 * width};
+}
+
+/* What the backward pass needs of the edges that it is taken from: an array of kept * (width + 2) numbers. */
+typedef struct {
+    float *normal;  /* [kept, width] LayerNorm's result; NULL: nothing is kept */
+    float *inverse; /* [kept] what it was multiplied by */
+    float *raw;     /* [kept] the location before it was clamped */
+} Kept;
+
+static Kept take_kept(Held *held, PyObject *array, int kind, Py_ssize_t kept, Py_ssize_t width) {
+    float *memory = take(held, array, "kept", FLOATS | kind, kept * (width + 2), FLAT);
+    return memory ? (Kept){memory, memory + kept * width, memory + kept * (width + 1)} : (Kept){NULL, NULL, NULL};
+}
+
+/* 0, with an exception set, unless it is a multiple of LANES that is not too large. */
+static Py_ssize_t fitting(Held *held, Py_ssize_t width) {
+    if (width >= LANES && width <= MOST_WIDTH && width % LANES == 0) return width;
+    refuse(held, "expected a width that is a multiple of 8 and at most 1024");
+    return 0;
+}
+
+typedef struct {
+    int64_t start, stop, width, parts; /* of the edges from start on, before stop */
     Part part[MOST_PARTS];
-    const float *dense; /* NULL, or [edges, width] */
-    const float *gamma, *beta, *out;
-    float bias, limit;
-    float *location;         /* [edges] */
-    int64_t first, step;     /* which edges are kept for the backward pass */
-    float *normal;           /* NULL, or [kept, width] */
-    float *inverse, *raw;    /* [kept] what normal was multiplied by, and the location before it was clamped */
+    const float *dense; /* NULL, or [stop - start, width] */
+    Top top;
+    float limit;
+    float *location;     /* [edges] */
+    int64_t first, step; /* which edges are kept for the backward pass */
+    Kept kept;
 } Gates;
 
-static inline float *row(const Part *part, int64_t edge, int64_t width) {
-    return part->table + (part->index[edge] * part->stride + part->place) * width;
+static inline float *row(const Part *part, int64_t index, int64_t width) {
+    return part->table + (index * part->stride + part->place) * width;
+}
+
+/* Asks for a row early. Its index has not been checked yet, so the address is computed as a number and never read. */
+static inline void ask_for(const Part *part, int64_t edge, int64_t width) {
+    const uintptr_t number = (uintptr_t)part->index[edge] * (uintptr_t)part->stride + (uintptr_t)part->place;
+    const uintptr_t soon = (uintptr_t)part->table + number * (uintptr_t)width * 4;
+    for (uintptr_t byte = 0; byte < (uintptr_t)width * 4; byte += 64) __builtin_prefetch((const void *)(soon + byte));
 }
 
 #define SUM(v) (((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])))
 
-/* -1, or the first edge whose index is out of range. */
-WIDE static inline __attribute__((always_inline)) int64_t run(const Gates *g, const int64_t vectors) {
+WIDE static inline __attribute__((always_inline)) Wrong run(const Gates *g, const int64_t vectors) {
     const int64_t width = vectors * LANES;
-    const Lanes *gamma = (const Lanes *)g->gamma, *beta = (const Lanes *)g->beta, *out = (const Lanes *)g->out;
+    const Lanes *gamma = (const Lanes *)g->top.gamma, *beta = (const Lanes *)g->top.beta;
+    const Lanes *out = (const Lanes *)g->top.out;
     const Lanes zero = {0};
     Lanes h[MOST_WIDTH / LANES];
-    int64_t next = g->normal ? g->first : -1, kept = 0;
-    for (int64_t e = 0; e < g->edges; e++) {
-        if (e + AHEAD < g->edges)
-            for (int64_t p = 0; p < g->parts; p++) {
-                const char *soon = (const char *)row(&g->part[p], e + AHEAD, width);
-                for (int64_t byte = 0; byte < width * 4; byte += 64) __builtin_prefetch(soon + byte);
-            }
-        const Lanes *dense = g->dense ? (const Lanes *)(g->dense + e * width) : NULL;
+    const int64_t before = g->start > g->first ? (g->start - g->first + g->step - 1) / g->step : 0;
+    int64_t next = g->kept.normal ? g->first + before * g->step : -1, kept = before;
+    for (int64_t e = g->start; e < g->stop; e++) {
+        if (e + AHEAD < g->stop)
+            for (int64_t p = 0; p < g->parts; p++) ask_for(&g->part[p], e + AHEAD, width);
+        const Lanes *dense = g->dense ? (const Lanes *)(g->dense + (e - g->start) * width) : NULL;
         for (int64_t k = 0; k < vectors; k++) h[k] = dense ? dense[k] : zero;
         for (int64_t p = 0; p < g->parts; p++) {
-            if ((uint64_t)g->part[p].index[e] >= g->part[p].rows) return e;
-            const Lanes *t = (const Lanes *)row(&g->part[p], e, width);
+            const int64_t index = g->part[p].index[e];
+            if ((uint64_t)index >= g->part[p].rows) return (Wrong){e, index, g->part[p].rows};
+            const Lanes *t = (const Lanes *)row(&g->part[p], index, width);
             const float w = g->part[p].weight ? g->part[p].weight[e] : 1.0f;
             for (int64_t k = 0; k < vectors; k++) h[k] += w * t[k];
         }
@@ -81,82 +243,74 @@ WIDE static inline __attribute__((always_inline)) int64_t run(const Gates *g, co
         for (int64_t k = 0; k < vectors; k++) squares += h[k] * h[k];
         const float scale = 1.0f / sqrtf(SUM(squares) / (float)width + 1e-5f);
         for (int64_t k = 0; k < vectors; k++) {
-            const Lanes y = h[k] * scale * gamma[k] + beta[k];
+            const Lanes y = (gamma ? h[k] * scale * gamma[k] : h[k] * scale) + beta[k];
             sums += (Lanes)((Bits)y & ~(Bits)(y <= zero)) * out[k]; /* what is not a number stays so */
         }
-        const float location = SUM(sums) + g->bias;
+        const float location = SUM(sums) + *g->top.bias;
         g->location[e] = location > g->limit ? g->limit : location < -g->limit ? -g->limit : location;
         if (e == next) {
-            Lanes *normal = (Lanes *)(g->normal + kept * width);
+            Lanes *normal = (Lanes *)(g->kept.normal + kept * width);
             for (int64_t k = 0; k < vectors; k++) normal[k] = h[k] * scale;
-            g->inverse[kept] = scale;
-            g->raw[kept++] = location;
+            g->kept.inverse[kept] = scale;
+            g->kept.raw[kept++] = location;
             next += g->step;
         }
     }
-    return -1;
+    return none;
 }
 
 /* Of known widths all is kept in registers. */
-WIDE static int64_t run_32(const Gates *g) { return run(g, 32 / LANES); }
-WIDE static int64_t run_64(const Gates *g) { return run(g, 64 / LANES); }
-WIDE static int64_t run_any(const Gates *g) { return run(g, g->width / LANES); }
-
-#define FLOATS(address) ((float *)(uintptr_t)(address))
-#define INDICES(address) ((const int64_t *)(uintptr_t)(address))
-
-/* Reads a tuple of tuples; false with an exception set if it does not fit. */
-static int read_parts(PyObject *parts, Py_ssize_t width, Part *found, int64_t *count) {
-    *count = PyTuple_Size(parts);
-    if (*count > MOST_PARTS || width < LANES || width > MOST_WIDTH || width % LANES) {
-        PyErr_SetString(PyExc_ValueError, "too many parts, or a width that does not fit");
-        return 0;
-    }
-    for (Py_ssize_t p = 0; p < *count; p++) {
-        unsigned long long table, index, weight;
-        Py_ssize_t stride, place, rows;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(parts, p), "KKKnnn", &table, &index, &weight, &stride, &place, &rows))
-            return 0;
-        found[p] = (Part){FLOATS(table), INDICES(index), FLOATS(weight), stride, place, (uint64_t)rows};
-    }
-    return 1;
-}
+WIDE static Wrong run_32(const Gates *g) { return run(g, 32 / LANES); }
+WIDE static Wrong run_64(const Gates *g) { return run(g, 64 / LANES); }
+WIDE static Wrong run_any(const Gates *g) { return run(g, g->width / LANES); }
 
 static PyObject *gates(PyObject *self, PyObject *args) {
     Gates g;
-    PyObject *parts;
-    unsigned long long dense, gamma, beta, out, location, normal, inverse, raw;
-    Py_ssize_t edges, width, first, step;
-    if (!PyArg_ParseTuple(args, "nnO!nnffKKKKKKKK", &edges, &width, &PyTuple_Type, &parts, &first, &step, &g.bias,
-                          &g.limit, &dense, &gamma, &beta, &out, &location, &normal, &inverse, &raw))
+    Held held;
+    held.count = held.failed = 0;
+    PyObject *parts, *dense, *top, *location, *kept;
+    Py_ssize_t width, first, step, start, stop;
+    if (!PyArg_ParseTuple(args, "nO!OOfOOnnnn", &width, &PyTuple_Type, &parts, &dense, &top, &g.limit, &location, &kept,
+                          &first, &step, &start, &stop))
         return NULL;
-    if (!read_parts(parts, width, g.part, &g.parts)) return NULL;
-    g.edges = edges, g.width = width, g.first = first, g.step = step;
-    g.dense = FLOATS(dense), g.gamma = FLOATS(gamma), g.beta = FLOATS(beta), g.out = FLOATS(out);
-    g.location = FLOATS(location), g.normal = FLOATS(normal), g.inverse = FLOATS(inverse), g.raw = FLOATS(raw);
-    int64_t wrong;
-    Py_BEGIN_ALLOW_THREADS;
-    wrong = (width == 32 ? run_32 : width == 64 ? run_64 : run_any)(&g);
-    Py_END_ALLOW_THREADS;
-    if (wrong >= 0) return PyErr_Format(PyExc_IndexError, "index out of range at edge %lld", (long long)wrong);
-    Py_RETURN_NONE;
+    width = fitting(&held, width);
+    g.location = take(&held, location, "location", FLOATS | WRITE, ANY, FLAT);
+    const Py_ssize_t edges = shape(&held, 0), count = chosen(&held, edges, first, step);
+    if (start < 0 || stop < start || stop > edges) {
+        refuse(&held, "expected start and stop between 0 and the number of edges");
+        start = stop = 0;
+    }
+    g.top = take_top(&held, top, width);
+    take_parts(&held, parts, edges, width, 0, g.part, &g.parts);
+    g.dense = take(&held, dense, "dense", FLOATS | OPTIONAL, stop - start, width);
+    g.kept = take_kept(&held, kept, WRITE | OPTIONAL, count, width);
+    if (!held.failed) {
+        Wrong wrong;
+        g.start = start, g.stop = stop, g.width = width, g.first = first, g.step = step;
+        Py_BEGIN_ALLOW_THREADS;
+        wrong = (width == 32 ? run_32 : width == 64 ? run_64 : run_any)(&g);
+        Py_END_ALLOW_THREADS;
+        report(&held, wrong);
+    }
+    return done(&held);
 }
 
 typedef struct {
     int64_t edges, width, parts; /* of the edges that a gradient is taken from */
     int64_t first, step;
-    Part part[MOST_PARTS];           /* as in gates, but of tables that the gradient is added to */
-    const float *normal, *inverse, *raw; /* as gates left them */
-    const float *grad;               /* of all edges */
-    const float *gamma, *beta, *out;
+    Part part[MOST_PARTS]; /* as in gates, but of tables that the gradient is added to */
+    Kept kept;             /* as gates left it */
+    const float *grad;     /* of all edges */
+    Top top;
     float limit;
-    float *d_gamma, *d_beta, *d_out, *d_bias; /* added to */
-    float *dense;                    /* NULL, or [edges, width] */
+    float *d_top; /* laid out as the array that top is taken from, added to */
+    float *dense; /* NULL, or [edges, width] */
 } Backward;
 
-WIDE static inline __attribute__((always_inline)) void back(const Backward *b, const int64_t vectors) {
+WIDE static inline __attribute__((always_inline)) Wrong back(const Backward *b, const int64_t vectors) {
     const int64_t width = vectors * LANES;
-    const Lanes *gamma = (const Lanes *)b->gamma, *beta = (const Lanes *)b->beta, *out = (const Lanes *)b->out;
+    const Lanes *gamma = (const Lanes *)b->top.gamma, *beta = (const Lanes *)b->top.beta;
+    const Lanes *out = (const Lanes *)b->top.out;
     const Lanes zero = {0};
     /* Of the gradients that reach each ReLU, and of those times what went into LayerNorm's weight: the rest follows. */
     Lanes reached[MOST_WIDTH / LANES], weighted[MOST_WIDTH / LANES], d[MOST_WIDTH / LANES], through[MOST_WIDTH / LANES];
@@ -164,10 +318,10 @@ WIDE static inline __attribute__((always_inline)) void back(const Backward *b, c
     double d_bias = 0;
     for (int64_t r = 0; r < b->edges; r++) {
         const int64_t e = b->first + r * b->step;
-        const Lanes *normal = (const Lanes *)(b->normal + r * width);
+        const Lanes *normal = (const Lanes *)(b->kept.normal + r * width);
         float g = b->grad[e];
         /* A location beyond its limit takes no gradient that points further outward. */
-        if ((b->raw[r] > b->limit && g < 0) || (b->raw[r] < -b->limit && g > 0)) g = 0;
+        if ((b->kept.raw[r] > b->limit && g < 0) || (b->kept.raw[r] < -b->limit && g > 0)) g = 0;
         d_bias += g;
         const Lanes whole = zero + g;
         Lanes dot = zero;
@@ -179,11 +333,13 @@ WIDE static inline __attribute__((always_inline)) void back(const Backward *b, c
             dot += d[k] * normal[k];
         }
         /* LayerNorm backwards; its centring is in the parameters. */
-        const float share = SUM(dot) / (float)width, inverse = b->inverse[r];
+        const float share = SUM(dot) / (float)width, inverse = b->kept.inverse[r];
         for (int64_t k = 0; k < vectors; k++) d[k] = (d[k] - normal[k] * share) * inverse;
         for (int64_t p = 0; p < b->parts; p++) {
+            const int64_t index = b->part[p].index[e];
+            if ((uint64_t)index >= b->part[p].rows) return (Wrong){e, index, b->part[p].rows};
             const float w = b->part[p].weight ? b->part[p].weight[e] : 1.0f;
-            Lanes *to = (Lanes *)row(&b->part[p], e, width);
+            Lanes *to = (Lanes *)row(&b->part[p], index, width);
             for (int64_t k = 0; k < vectors; k++) to[k] += d[k] * w;
         }
         if (b->dense) {
@@ -191,37 +347,46 @@ WIDE static inline __attribute__((always_inline)) void back(const Backward *b, c
             for (int64_t k = 0; k < vectors; k++) to[k] = d[k];
         }
     }
-    Lanes *d_gamma = (Lanes *)b->d_gamma, *d_beta = (Lanes *)b->d_beta, *d_out = (Lanes *)b->d_out;
+    Lanes *d_gamma = (Lanes *)b->d_top, *d_beta = d_gamma + vectors, *d_out = d_beta + vectors;
     for (int64_t k = 0; k < vectors; k++) {
         d_gamma[k] += out[k] * weighted[k];
         d_beta[k] += out[k] * reached[k];
         d_out[k] += gamma[k] * weighted[k] + beta[k] * reached[k];
     }
-    *b->d_bias += (float)d_bias;
+    b->d_top[3 * width] += (float)d_bias;
+    return none;
 }
 
-WIDE static void back_32(const Backward *b) { back(b, 32 / LANES); }
-WIDE static void back_any(const Backward *b) { back(b, b->width / LANES); }
+WIDE static Wrong back_32(const Backward *b) { return back(b, 32 / LANES); }
+WIDE static Wrong back_any(const Backward *b) { return back(b, b->width / LANES); }
 
 static PyObject *gates_backward(PyObject *self, PyObject *args) {
     Backward b;
-    PyObject *parts;
-    unsigned long long normal, inverse, raw, grad, gamma, beta, out, d_gamma, d_beta, d_out, d_bias, dense;
-    Py_ssize_t edges, width, first, step;
-    if (!PyArg_ParseTuple(args, "nnO!nnfKKKKKKKKKKKK", &edges, &width, &PyTuple_Type, &parts, &first, &step, &b.limit,
-                          &normal, &inverse, &raw, &grad, &gamma, &beta, &out, &d_gamma, &d_beta, &d_out, &d_bias,
-                          &dense))
+    Held held;
+    held.count = held.failed = 0;
+    PyObject *parts, *grad, *kept, *top, *d_top, *dense;
+    Py_ssize_t width, first, step;
+    if (!PyArg_ParseTuple(args, "nO!OOOfOOnn", &width, &PyTuple_Type, &parts, &grad, &kept, &top, &b.limit, &d_top,
+                          &dense, &first, &step))
         return NULL;
-    if (!read_parts(parts, width, b.part, &b.parts)) return NULL;
-    b.edges = edges, b.width = width, b.first = first, b.step = step;
-    b.normal = FLOATS(normal), b.inverse = FLOATS(inverse), b.raw = FLOATS(raw), b.grad = FLOATS(grad);
-    b.gamma = FLOATS(gamma), b.beta = FLOATS(beta), b.out = FLOATS(out);
-    b.d_gamma = FLOATS(d_gamma), b.d_beta = FLOATS(d_beta), b.d_out = FLOATS(d_out), b.d_bias = FLOATS(d_bias);
-    b.dense = FLOATS(dense);
-    Py_BEGIN_ALLOW_THREADS;
-    (width == 32 ? back_32 : back_any)(&b);
-    Py_END_ALLOW_THREADS;
-    Py_RETURN_NONE;
+    width = fitting(&held, width);
+    b.grad = take(&held, grad, "grad", FLOATS, ANY, FLAT);
+    const Py_ssize_t edges = shape(&held, 0), count = chosen(&held, edges, first, step);
+    b.top = take_top(&held, top, width);
+    if (!b.top.gamma) refuse(&held, "top: expected gamma, beta, out and bias");
+    take_parts(&held, parts, edges, width, WRITE, b.part, &b.parts);
+    b.kept = take_kept(&held, kept, 0, count, width);
+    b.d_top = take(&held, d_top, "d_top", FLOATS | WRITE, 3 * width + 1, FLAT);
+    b.dense = take(&held, dense, "dense", FLOATS | WRITE | OPTIONAL, count, width);
+    if (!held.failed) {
+        Wrong wrong;
+        b.edges = count, b.width = width, b.first = first, b.step = step;
+        Py_BEGIN_ALLOW_THREADS;
+        wrong = (width == 32 ? back_32 : back_any)(&b);
+        Py_END_ALLOW_THREADS;
+        report(&held, wrong);
+    }
+    return done(&held);
 }
 
 /* Messages [edges, width] to z m + (1 - z) b, perhaps in place; those that are kept as they were go to kept. */
@@ -231,7 +396,7 @@ WIDE static void blended(int64_t edges, int64_t width, const float *messages, co
     for (int64_t e = 0; e < edges; e++) {
         const float *m = messages + e * width;
         if (e == next) {
-            memcpy(kept, m, width * sizeof(float));
+            memmove(kept, m, width * sizeof(float));
             kept += width;
             next += step;
         }
@@ -245,20 +410,30 @@ WIDE static void blended(int64_t edges, int64_t width, const float *messages, co
 }
 
 static PyObject *blend(PyObject *self, PyObject *args) {
-    unsigned long long messages, gate, baseline, to, kept;
-    Py_ssize_t edges, width, first, step;
-    if (!PyArg_ParseTuple(args, "nnnnKKKKK", &edges, &width, &first, &step, &messages, &gate, &baseline, &to, &kept))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    blended(edges, width, FLOATS(messages), FLOATS(gate), FLOATS(baseline), FLOATS(to), FLOATS(kept), first, step);
-    Py_END_ALLOW_THREADS;
-    Py_RETURN_NONE;
+    Held held;
+    held.count = held.failed = 0;
+    PyObject *messages, *gate, *baseline, *to, *kept;
+    Py_ssize_t first, step;
+    if (!PyArg_ParseTuple(args, "OOOOOnn", &messages, &gate, &baseline, &to, &kept, &first, &step)) return NULL;
+    const float *m = take(&held, messages, "messages", FLOATS, ANY, ANY);
+    const Py_ssize_t edges = shape(&held, 0), width = shape(&held, 1), count = chosen(&held, edges, first, step);
+    const float *z = take(&held, gate, "gate", FLOATS, edges, FLAT);
+    const float *b = take(&held, baseline, "baseline", FLOATS, width, FLAT);
+    float *result = take(&held, to, "to", FLOATS | WRITE, edges, width);
+    float *copies = take(&held, kept, "kept", FLOATS | WRITE | OPTIONAL, count, width);
+    if (!held.failed) {
+        Py_BEGIN_ALLOW_THREADS;
+        blended(edges, width, m, z, b, result, copies, first, step);
+        Py_END_ALLOW_THREADS;
+    }
+    return done(&held);
 }
 
 #define AT_ONCE 256 /* sums of so many first: a long sum of small numbers loses the last of them */
 
 typedef struct {
-    int64_t edges, width, rows, first, step;
+    int64_t edges, width, rows;
+    Py_ssize_t first, step;
     const float *grad, *gate;
     const int64_t *source;        /* NULL, or the row of nodes that each message is */
     const float *kept, *from;     /* NULL, or the messages [kept, width] whose gates get a gradient, and the baseline */
@@ -277,8 +452,7 @@ WIDE static inline float inner(const float *grad, const float *message, const fl
     return total;
 }
 
-/* -1, or the first edge whose sender is out of range. */
-WIDE static int64_t blend_back(const Blend *b) {
+WIDE static Wrong blend_back(const Blend *b) {
     const int64_t width = b->width;
     const float *kept = b->kept;
     int64_t next = kept ? b->first : -1;
@@ -301,54 +475,80 @@ WIDE static int64_t blend_back(const Blend *b) {
                 for (int64_t k = 0; k < width; k++) m[k] = z * g[k];
             }
             if (b->d_nodes) {
-                if ((uint64_t)b->source[e] >= (uint64_t)b->rows) return e;
-                float *restrict n = b->d_nodes + b->source[e] * width;
+                const int64_t source = b->source[e];
+                if ((uint64_t)source >= (uint64_t)b->rows) return (Wrong){e, source, (uint64_t)b->rows};
+                float *restrict n = b->d_nodes + source * width;
                 for (int64_t k = 0; k < width; k++) n[k] += z * g[k];
             }
         }
         if (b->d_baseline)
             for (int64_t k = 0; k < width; k++) b->d_baseline[k] += sums[k];
     }
-    return -1;
+    return none;
 }
 
 static PyObject *blend_backward(PyObject *self, PyObject *args) {
-    unsigned long long grad, gate, source, kept, from, d_gate, d_baseline, d_messages, d_nodes;
-    Py_ssize_t edges, width, rows, first, step;
-    if (!PyArg_ParseTuple(args, "nnnnnKKKKKKKKK", &edges, &width, &rows, &first, &step, &grad, &gate, &source, &kept,
-                          &from, &d_gate, &d_baseline, &d_messages, &d_nodes))
+    Blend b;
+    Held held;
+    held.count = held.failed = 0;
+    PyObject *grad, *gate, *baseline, *kept, *source, *d_gate, *d_baseline, *d_messages, *d_nodes;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOnn", &grad, &gate, &baseline, &kept, &source, &d_gate, &d_baseline,
+                          &d_messages, &d_nodes, &b.first, &b.step))
         return NULL;
-    if (width > MOST_WIDTH) {
-        PyErr_SetString(PyExc_ValueError, "a width that does not fit");
-        return NULL;
+    b.grad = take(&held, grad, "grad", FLOATS, ANY, ANY);
+    const Py_ssize_t edges = shape(&held, 0), width = shape(&held, 1), count = chosen(&held, edges, b.first, b.step);
+    if (width > MOST_WIDTH) refuse(&held, "expected a width of at most 1024");
+    b.gate = take(&held, gate, "gate", FLOATS, edges, FLAT);
+    b.from = take(&held, baseline, "baseline", FLOATS, width, FLAT);
+    b.kept = take(&held, kept, "kept", FLOATS | OPTIONAL, count, width);
+    b.d_gate = take(&held, d_gate, "d_gate", FLOATS | WRITE | OPTIONAL, edges, FLAT);
+    b.source = take(&held, source, "source", INDICES | OPTIONAL, edges, FLAT);
+    b.d_baseline = take(&held, d_baseline, "d_baseline", FLOATS | WRITE | OPTIONAL, width, FLAT);
+    b.d_messages = take(&held, d_messages, "d_messages", FLOATS | WRITE | OPTIONAL, edges, width);
+    b.d_nodes = take(&held, d_nodes, "d_nodes", FLOATS | WRITE | OPTIONAL, ANY, width);
+    b.rows = b.d_nodes ? shape(&held, 0) : 0;
+    if (!b.kept != !b.d_gate || !b.source != !b.d_nodes)
+        refuse(&held, "expected kept with d_gate, and source with d_nodes");
+    if (!held.failed) {
+        Wrong wrong;
+        b.edges = edges, b.width = width;
+        Py_BEGIN_ALLOW_THREADS;
+        wrong = blend_back(&b);
+        Py_END_ALLOW_THREADS;
+        report(&held, wrong);
     }
-    const Blend b = {edges, width, rows, first, step, FLOATS(grad), FLOATS(gate), INDICES(source), FLOATS(kept),
-                     FLOATS(from), FLOATS(d_gate), FLOATS(d_baseline), FLOATS(d_messages), FLOATS(d_nodes)};
-    int64_t wrong;
-    Py_BEGIN_ALLOW_THREADS;
-    wrong = blend_back(&b);
-    Py_END_ALLOW_THREADS;
-    if (wrong >= 0) return PyErr_Format(PyExc_IndexError, "index out of range at edge %lld", (long long)wrong);
-    Py_RETURN_NONE;
+    return done(&held);
 }
 
+/* Any type: rows of bytes. */
 static PyObject *overwrite(PyObject *self, PyObject *args) {
-    unsigned long long messages, open, baseline;
-    Py_ssize_t edges, bytes;
-    if (!PyArg_ParseTuple(args, "nnKKK", &edges, &bytes, &messages, &open, &baseline)) return NULL;
-    char *message = (char *)(uintptr_t)messages;
-    const char *is_open = (const char *)(uintptr_t)open, *with = (const char *)(uintptr_t)baseline;
-    Py_BEGIN_ALLOW_THREADS;
-    for (Py_ssize_t e = 0; e < edges; e++)
-        if (!is_open[e]) memcpy(message + e * bytes, with, bytes);
-    Py_END_ALLOW_THREADS;
-    Py_RETURN_NONE;
+    Held held;
+    held.count = held.failed = 0;
+    PyObject *messages, *is_open, *baseline;
+    if (!PyArg_ParseTuple(args, "OOO", &messages, &is_open, &baseline)) return NULL;
+    char *message = take(&held, messages, "messages", ANYTHING | WRITE, ANY, ANY);
+    const Py_ssize_t edges = shape(&held, 0);
+    const char *open = take(&held, is_open, "is_open", FLAGS, edges, FLAT);
+    const char *with = take(&held, baseline, "baseline", ANYTHING, ANY, ANY);
+    if (!held.failed) {
+        const Py_buffer *all = &held.view[0], *one = &held.view[2];
+        const Py_ssize_t bytes = one->len;
+        if (all->itemsize != one->itemsize || (bytes ? all->len / bytes != edges || all->len % bytes : all->len))
+            refuse(&held, "expected the baseline to be as large as one message, and of the same type");
+        else {
+            Py_BEGIN_ALLOW_THREADS;
+            for (Py_ssize_t e = 0; e < edges; e++)
+                if (!open[e]) memmove(message + e * bytes, with, bytes);
+            Py_END_ALLOW_THREADS;
+        }
+    }
+    return done(&held);
 }
 
 static PyMethodDef methods[] = {{"gates", gates, METH_VARARGS, "Locations of the gates of some edges."},
                                 {"gates_backward", gates_backward, METH_VARARGS, "What goes back from them."},
                                 {"blend", blend, METH_VARARGS, "z m + (1 - z) b."},
-                                {"blend_backward", blend_backward, METH_VARARGS, "What goes back from z m + (1 - z) b."},
+                                {"blend_backward", blend_backward, METH_VARARGS, "What goes back from it."},
                                 {"overwrite", overwrite, METH_VARARGS, "The baseline in place of some messages."},
                                 {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_fused", NULL, 0, methods, NULL, NULL, NULL, NULL};

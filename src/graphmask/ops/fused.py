@@ -1,6 +1,7 @@
 """What is done to every message, in C: `kernels.head` and `kernels.blend` in single precision, and hard gates.
 
 Left out where the library was installed without a compiler; PyTorch does the same then, in two or three times the time.
+C takes NumPy's views of tensors, which own no memory: it checks their types and sizes, and every index it follows.
 """
 
 from __future__ import annotations
@@ -9,29 +10,30 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+
+from graphmask.errors import GraphMaskError
 
 try:
     from graphmask.ops import _fused
 except ImportError:  # no compiler when it was installed, or an old processor
     _fused = None  # type: ignore[assignment]
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from graphmask.ops._fused import Part
+
 
 #: Locations stay in [-3, 3]: a saturated gate could not be moved again.
 LIMIT = 3.0
 #: Edges that get a gradient: all, or evenly spread ones.
 ALL = slice(None)
-
-
-class Kept(NamedTuple):
-    """What the gradient of a location needs, of the edges that get one."""
-
-    normal: Tensor  #: [k, h] LayerNorm's result
-    inverse: Tensor  #: [k] what it was divided by, inverted
-    raw: Tensor  #: [k] the location before it was clamped
 
 
 class Top(NamedTuple):
@@ -41,6 +43,11 @@ class Top(NamedTuple):
     beta: Tensor
     out: Tensor
     bias: Tensor
+
+    def joined(self) -> Tensor:
+        """[3 h + 1] laid end to end, as C takes them; [2 h + 1] without a weight of LayerNorm."""
+        parts = (self.beta, self.out, self.bias.view(1))
+        return torch.cat(parts if self.gamma is None else (self.gamma, *parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +63,11 @@ class Rows:
     def some(self, at: slice) -> Rows:
         """Of these edges alone."""
         return replace(self, index=self.index[at], weight=None if self.weight is None else self.weight[at])
+
+    @cached_property
+    def of_edges(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Index and weight of every edge as C takes them; the backward pass finds them made."""
+        return _array(self.index.long()), None if self.weight is None else _array(self.weight.float())
 
 
 LANES, MOST_WIDTH, MOST_PARTS = 8, 1024, 16
@@ -92,102 +104,86 @@ def tables(rows: Sequence[Rows]) -> list[Tensor]:
     return list({id(part.table): part.table for part in rows}.values())
 
 
-def room_for(edges: int, top: Top) -> Kept:
-    beta = top.beta
-    return Kept(beta.new_empty(edges, len(beta)), beta.new_empty(edges), beta.new_empty(edges))
+def _array(value: Tensor) -> np.ndarray:
+    """What C reads: the memory of a tensor, or of a copy where it is not contiguous."""
+    return value.contiguous().numpy(force=True)
+
+
+def _room(value: Tensor | None) -> np.ndarray | None:
+    """What C writes: the memory of a tensor that was made for it."""
+    return None if value is None else value.numpy()
 
 
 def locations(
-    rows: Sequence[Rows], values: Sequence[Tensor], weights: Sequence[Tensor], top: Top, kept: slice | None = None
-) -> tuple[Tensor, Kept | None]:
-    """[E] as `kernels.head`, and what goes backwards from the edges ``kept``.
+    rows: Sequence[Rows], values: Sequence[Tensor], weights: Sequence[Tensor], top: Tensor, kept: slice | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """[E] as `kernels.head` with `Top.joined`, and what `gates_backward` needs of the k edges ``kept``.
 
-    Columns are projected by PyTorch, block by block, so that no row is made per edge.
+    That is LayerNorm's results [k, h], what they were divided by, inverted [k], and locations before they were clamped
+    [k], laid end to end. Columns are projected by PyTorch, block by block, so that no row is made per edge.
     """
-    edges, width = len(rows[0].index), len(top.beta)
-    gamma = torch.ones_like(top.beta) if top.gamma is None else top.gamma
-    fixed = [value.detach().contiguous() for value in (gamma, top.beta, top.out)]
-    parts = [
-        (
-            part.table.detach().contiguous(),
-            part.index.long().contiguous(),
-            None if part.weight is None else part.weight.detach().float().contiguous(),
-            part.stride,
-            part.place,
-        )
-        for part in rows
-    ]
-    location = top.beta.new_empty(edges)
-    found = None if kept is None else room_for(len(range(edges)[kept]), top)
-    first, step = _first_and_step(kept or ALL)
-    bias = float(top.bias)
+    edges, width = len(rows[0].index), rows[0].table.shape[1]
+    location = top.new_empty(edges)
+    found = None if kept is None else top.new_empty(len(range(edges)[kept]) * (width + 2))
+    arrays = _array(top), LIMIT, location.numpy(), _room(found)
+    parts, first_and_step = _parts(rows, {id(one): _array(one) for one in tables(rows)}), _first_and_step(kept or ALL)
 
-    def run(start: int, stop: int, dense: int) -> None:
-        before = max(-((first - start) // step), 0)  # so many are kept of the edges before start
-        _fused.gates(
-            stop - start,
-            width,
-            tuple(_part(*part, start) for part in parts),
-            first + before * step - start,
-            step,
-            bias,
-            LIMIT,
-            dense,
-            *(value.data_ptr() for value in fixed),
-            _at(location, start),
-            *(_at(value, before) for value in found or (None, None, None)),
-        )
+    def run(start: int, stop: int, dense: np.ndarray | None) -> None:
+        _fused.gates(width, parts, dense, *arrays, *first_and_step, start, stop)
 
     size = block() if values else edges
     threads = min(torch.get_num_threads(), edges // PER_THREAD)
     with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
         for start in range(0, edges, size or 1):
-            stop, dense = min(start + size, edges), None
+            stop, projected = min(start + size, edges), None
             for value, weight in zip(values, weights, strict=True):
                 some, projection = value[start:stop], weight.detach().t()
-                dense = torch.mm(some, projection) if dense is None else dense.addmm_(some, projection)
-            if pool is None:
-                run(start, stop, _at(dense, 0))
-                continue
-            bounds = [start + (stop - start) * number // threads for number in range(threads + 1)]
-            rest = [_at(dense, bound - start) for bound in bounds[:-1]]
-            list(pool.map(run, bounds[:-1], bounds[1:], rest))
+                projected = torch.mm(some, projection) if projected is None else projected.addmm_(some, projection)
+            dense = None if projected is None else _array(projected)
+            try:
+                if pool is None:
+                    run(start, stop, dense)
+                    continue
+                bounds = [start + (stop - start) * number // threads for number in range(threads + 1)]
+                share = [None if dense is None else dense[a - start : b - start] for a, b in pairwise(bounds)]
+                list(pool.map(run, bounds[:-1], bounds[1:], share))
+            except IndexError as error:
+                raise _nowhere(error) from error
     return location, found
 
 
+def _parts(rows: Sequence[Rows], table: dict[int, np.ndarray]) -> tuple[Part, ...]:
+    """As C takes them; ``table`` has an array for each of their tables."""
+    return tuple((table[id(part.table)], *part.of_edges, part.stride, part.place) for part in rows)
+
+
+def _nowhere(error: IndexError) -> GraphMaskError:
+    return GraphMaskError(
+        f"Expected every edge to name nodes and relations that exist, got {error}. Check edge_index and edge_type."
+    )
+
+
 def gates_backward(
-    grad: Tensor,
-    rows: Sequence[Rows],
-    kept: Kept,
-    top: Top,
-    trained: slice,
-    *,
-    of_columns: bool,
-) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
-    """Gradients of the tables, of what comes after them, and, if wanted, of the columns' sum [k, h]."""
-    edges, width = kept.normal.shape
+    grad: Tensor, rows: Sequence[Rows], kept: Tensor, top: Tensor, trained: slice, *, of_columns: bool
+) -> tuple[list[Tensor], Tensor, Tensor | None]:
+    """Gradients of the tables, of ``top``, and, if wanted, of the columns' sum [k, h]; ``kept`` is of `locations`."""
+    width = rows[0].table.shape[1]
     of_table = {id(table): torch.zeros_like(table, memory_format=torch.contiguous_format) for table in tables(rows)}
-    sums = kept.normal.new_zeros(3 * width + 1)
-    of_top = [*sums[:-1].split(width), sums[-1]]
-    columns = torch.empty_like(kept.normal) if of_columns else None
-    indices = [part.index.long().contiguous() for part in rows]
-    weights = [None if part.weight is None else part.weight.float().contiguous() for part in rows]
-    parts = tuple(
-        _part(of_table[id(part.table)], index, weight, part.stride, part.place, 0)
-        for part, index, weight in zip(rows, indices, weights, strict=True)
-    )
-    assert top.gamma is not None
-    given = [value.detach().contiguous() for value in (*kept, grad, top.gamma, top.beta, top.out)]
-    _fused.gates_backward(
-        edges,
-        width,
-        parts,
-        *_first_and_step(trained),
+    of_top = torch.zeros_like(top)
+    columns = top.new_empty(len(kept) // (width + 2), width) if of_columns else None
+    parts = _parts(rows, {key: value.numpy() for key, value in of_table.items()})
+    arrays = (
+        _array(grad),
+        _array(kept),
+        _array(top),
         LIMIT,
-        *(value.data_ptr() for value in given),
-        *(value.data_ptr() for value in of_top),
-        _at(columns, 0),
+        of_top.numpy(),
+        None if columns is None else columns.numpy(),
     )
+    try:
+        _fused.gates_backward(width, parts, *arrays, *_first_and_step(trained))
+    except IndexError as error:
+        raise _nowhere(error) from error
     return list(of_table.values()), of_top, columns
 
 
@@ -196,11 +192,16 @@ def blend(
 ) -> tuple[Tensor, Tensor | None]:
     """As `kernels.blend`; and a copy of the messages that are ``kept``, as they were."""
     edges, width = messages.shape
-    gate, baseline = gate.detach().contiguous(), baseline.detach().contiguous()
     copies = None if kept is None else messages.new_empty(len(range(edges)[kept]), width)
     to = messages if in_place else torch.empty_like(messages)
-    values = (messages, gate, baseline, to, copies)
-    _fused.blend(edges, width, *_first_and_step(kept or ALL), *(_at(value, 0) for value in values))
+    _fused.blend(
+        _array(messages),
+        _array(gate),
+        _array(baseline),
+        to.detach().numpy(),
+        _room(copies),
+        *_first_and_step(kept or ALL),
+    )
     return to, copies
 
 
@@ -219,17 +220,33 @@ def blend_backward(
     Of the gates only where messages were ``kept`` (those, and which they are); of the nodes where messages were
     ``picked`` (sender of each, N).
     """
-    grad, gate, baseline = grad.contiguous(), gate.contiguous(), baseline.contiguous()
-    edges, width = grad.shape
-    copies, rows = (None, ALL) if kept is None else (kept[0].contiguous(), kept[1])
-    source, nodes = (None, 0) if picked is None else (picked[0].long().contiguous(), picked[1])
-    d_gate = None if copies is None else (torch.empty_like if rows == ALL else torch.zeros_like)(gate)
+    width = grad.shape[1]
+    copies, rows = (None, ALL) if kept is None else (_array(kept[0]), kept[1])
+    source, nodes = (None, 0) if picked is None else (_array(picked[0].long()), picked[1])
+    d_gate = None if copies is None else gate.new_empty(len(gate)) if rows == ALL else gate.new_zeros(len(gate))
     d_baseline = grad.new_zeros(width) if of_baseline else None
-    d_messages = torch.empty_like(grad) if of_messages else None
+    d_messages = grad.new_empty(grad.shape) if of_messages else None
     d_nodes = None if source is None else grad.new_zeros(nodes, width)
-    values = (grad, gate, source, copies, baseline, d_gate, d_baseline, d_messages, d_nodes)
-    _fused.blend_backward(edges, width, nodes, *_first_and_step(rows), *(_at(value, 0) for value in values))
+    try:
+        _fused.blend_backward(
+            _array(grad),
+            _array(gate),
+            _array(baseline),
+            copies,
+            source,
+            _room(d_gate),
+            _room(d_baseline),
+            _room(d_messages),
+            _room(d_nodes),
+            *_first_and_step(rows),
+        )
+    except IndexError as error:
+        raise _nowhere(error) from error
     return d_messages, d_gate, d_baseline, d_nodes
+
+
+#: NumPy has no type for these; hard gates move bytes and do not ask what they mean.
+BITS = {torch.bfloat16: torch.int16}
 
 
 def overwrite(messages: Tensor, is_open: Tensor, baseline: Tensor) -> bool:
@@ -241,21 +258,7 @@ def overwrite(messages: Tensor, is_open: Tensor, baseline: Tensor) -> bool:
         return False
     if is_open.shape != messages.shape[:1] or messages.numel() != len(messages) * len(baseline):
         return False
-    edges, size = len(messages), baseline.numel() * messages.element_size()
-    _fused.overwrite(edges, size, messages.data_ptr(), is_open.data_ptr(), baseline.data_ptr())
+    if (bits := BITS.get(messages.dtype)) is not None:
+        messages, baseline = messages.view(bits), baseline.view(bits)
+    _fused.overwrite(messages.detach().numpy(), is_open.numpy(), baseline.detach().numpy())
     return True
-
-
-def _part(
-    table: Tensor, index: Tensor, weight: Tensor | None, stride: int, place: int, start: int
-) -> tuple[int, int, int, int, int, int]:
-    """As `_fused.Part`, of the edges from ``start`` on."""
-    rows = (len(table) - 1 - place) // stride + 1
-    return table.data_ptr(), _at(index, start), _at(weight, start), stride, place, rows
-
-
-def _at(value: Tensor | None, row: int) -> int:
-    """Address of a row; 0 is none."""
-    if value is None:
-        return 0
-    return value.data_ptr() + (row * value.stride(0) * value.element_size() if row else 0)
