@@ -38,6 +38,7 @@ LAYERS = (
     "methods",
     "analysis",
     "report",
+    "comparing",
     "integrations",
     "experiments",
     "experiments.bench",

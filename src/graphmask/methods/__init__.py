@@ -32,6 +32,24 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
+def register(name: str, method: type[Method]) -> type[Method]:
+    """Make a method of one's own known by name to `get`, to `graphmask.compare` and to the command line.
+
+    Args:
+        name: by which it is asked for. It becomes the class's ``name`` where that has none.
+        method: a subclass of :class:`graphmask.explaining.method.Method`, which is returned.
+    """
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise GraphMaskError(f"Expected a subclass of graphmask.explaining.method.Method, got {method!r:.80}.")
+    if METHODS.get(name, method) is not method:
+        raise GraphMaskError(f"Expected a name that no other method has, got {name!r}, which is {METHODS[name]!r}.")
+    if getattr(method, "name", name) != name:
+        raise GraphMaskError(f"Expected the name that the class has, {method.name!r}, got {name!r}.")
+    method.name = name
+    METHODS[name] = method
+    return method
+
+
 def get(name: str) -> type[Method]:
     """The class of a method."""
     if name not in METHODS:
