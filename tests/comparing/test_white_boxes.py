@@ -13,8 +13,8 @@ from torch_geometric.data import Batch
 import graphmask
 from graphmask import Comparison
 from graphmask.comparing.metrics import ALL, COLUMNS
-from graphmask.explaining.case import Case, Choice
 from graphmask.experiments.bench.battery import white_boxes
+from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.graphs.batches import default_forward
 from graphmask.methods import get

@@ -20,6 +20,7 @@ from graphmask.explaining.method import Method
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
 from graphmask.graphs.wrapped_batches import graphs_of
+from graphmask.tapping.restore import guest
 
 #: Makes a method: a class, or a function of the same arguments.
 Make = Callable[..., Method]
@@ -31,6 +32,7 @@ def compare(
     loader: Iterable[Any],
     *,
     validation: Iterable[Any] | None = None,
+    thresholds: Iterable[Any] | None = None,
     test: Iterable[Any] | None = None,
     methods: Methods | None = None,
     gold: Gold | None = None,
@@ -52,6 +54,7 @@ def compare(
         validation: batches on which methods are calibrated and the thresholds of soft methods are chosen; by default
             those of ``loader``, and a note says so. Where ``gold`` is known of them, the threshold with the best F1;
             else the sparsest within tolerance.
+        thresholds: batches for thresholds, where those should not be the ones of ``validation``.
         test: batches on which every figure is measured; by default those of ``loader``, and a note says so.
         methods: names or classes, or a dictionary from labels to what makes a method, for instance
             ``functools.partial(methods.get("pg_explainer"), size=0.1)``. By default all that are registered.
@@ -65,20 +68,20 @@ def compare(
         progress: show a progress bar.
     """
     wanted, makers = measures.chosen(metrics), _makers(methods)
-    numbers = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
-    if not numbers:
-        raise GraphMaskError("Expected at least one seed, got none.")
+    numbers = _numbers(seeds)
     probe = registry.get("random")(model, forward, divergence, tolerance)
-    parts, notes = _parts(probe, loader, validation, test, gold, index)
+    parts, notes = _parts(probe, loader, (validation, thresholds, test), gold, index)
     decided = divergence if callable(divergence) else probe.divergence.name  # "auto" is decided once
     known: dict[str, Any] = {"forward": forward, "divergence": decided, "tolerance": tolerance}
     result = Comparison.empty(model, parts, probe, list(makers), numbers, wanted, notes)
     unfit = _unfit(makers, model, parts.test[0], forward)
-    if methods is not None and len(unfit) == len(makers):
-        raise GraphMaskError("Expected a method that applies to this model, got none. " + " ".join(unfit.values()))
     result.not_applicable |= unfit
     fitting = {name: partial(make, model, **known) for name, make in makers.items() if name not in unfit}
-    with steps(len(numbers) * len(fitting), enabled=progress) as step, warnings.catch_warnings():
+    with (
+        guest(model),  # around all of it: libraries that are loaded on the way draw from the user's random state
+        steps(len(numbers) * len(fitting), enabled=progress) as step,
+        warnings.catch_warnings(),
+    ):
         warnings.filterwarnings("ignore", "GraphMask", UserWarning)  # what it warns of is in the notes
         for name, make in fitting.items():
             _every_seed(result, name, make, wanted, step, epochs, repair)
@@ -128,6 +131,13 @@ def across(result: Comparison, name: str, wanted: Mapping[str, Mapping[str, Any]
             result.across.setdefault(name, {}).update(measures.ACROSS[metric][0](result.runs[name]))
 
 
+def _numbers(seeds: int | Sequence[int]) -> list[int]:
+    found = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    if not found:
+        raise GraphMaskError("Expected at least one seed, got none.")
+    return found
+
+
 def _makers(methods: Methods | None) -> dict[str, Make]:
     if methods is None:
         return dict(registry.METHODS)
@@ -147,21 +157,24 @@ def _unfit(makers: Mapping[str, Make], model: nn.Module, batch: Any, forward: Fo
         for name, kind in kinds.items()
         if isinstance(kind, type) and issubclass(kind, Method)
     }
-    return {name: reason for name, reason in reasons.items() if reason}
+    found = {name: reason for name, reason in reasons.items() if reason}
+    if len(found) == len(makers):
+        raise GraphMaskError("Expected a method that applies to this model, got none. " + " ".join(found.values()))
+    return found
 
 
 def _parts(
     probe: Method,
     loader: Iterable[Any],
-    validation: Iterable[Any] | None,
-    test: Iterable[Any] | None,
+    others: tuple[Iterable[Any] | None, Iterable[Any] | None, Iterable[Any] | None],
     gold: Gold | None,
     index: Sequence[int] | None,
 ) -> tuple[Parts, list[str]]:
     """The data by what it is used for, checked, and what is to be said about that."""
+    validation, thresholds, test = others
     batches.check_loader(loader, "the loader")
     judged = list(graphs_of(loader if test is None else test, probe.forward))
-    calibrating = loader if validation is None else validation
+    calibrating = next(some for some in (thresholds, validation, loader) if some is not None)
     told = gold if isinstance(gold, str) or callable(gold) else None
     true = check(probe, judged, told)
     if gold is not None and not (isinstance(gold, str) or callable(gold)):
@@ -172,7 +185,7 @@ def _parts(
         notes.append("Thresholds of soft methods: the sparsest within tolerance, mean over the data for thresholds.")
     else:
         notes.append("Thresholds of soft methods: the best F1 on the data for thresholds, of .1 to .9.")
-    if validation is None:
+    if calibrating is loader:
         notes.append("No validation data were given: thresholds were chosen on the data that methods learn from.")
     if test is None:
         notes.append("No test data were given: figures are measured on the data that methods learn from.")

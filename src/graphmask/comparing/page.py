@@ -67,6 +67,19 @@ def render(found: Measured, title: str | None = None) -> str:
     )
 
 
+def tables(found: Measured) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Caption, header and rows of every table of the page, for a terminal."""
+    made = [table for table in (_table(found, *group) for group in GROUPS) if table is not None]
+    return [
+        (
+            table["caption"],
+            ["method", *(label for label, _ in table["header"])],
+            [[name, *(text for text, _ in cells)] for name, cells in table["rows"]],
+        )
+        for table in made
+    ]
+
+
 def card(found: Measured) -> str:
     """A table for notebooks, of the columns that `repr` shows; text is escaped."""
     shown = [column for column in GLANCE if column in found.columns]

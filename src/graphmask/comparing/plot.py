@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphmask.comparing.measured import Measured
 from graphmask.comparing.metrics import COLUMNS
 from graphmask.errors import GraphMaskError
+from graphmask.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +35,23 @@ def plot(found: Measured, column: str | None, ax: Axes | None) -> Axes:
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     return ax
+
+
+def picture(found: Measured, path: Path) -> Path:
+    """The chart as a PNG file, without a window and without leaving a figure open."""
+    import matplotlib
+
+    before = matplotlib.get_backend()
+    matplotlib.use("Agg")
+    try:
+        figure: Any = plot(found, None, None).get_figure()
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150)
+        matplotlib.pyplot.close(figure)
+    finally:
+        matplotlib.use(before)
+    write_bytes(path, buffer.getvalue())
+    return path
 
 
 def _bars(found: Measured, column: str, ax: Axes) -> None:
