@@ -19,6 +19,10 @@ METHODS = (
     "gate_scores",
     "pg_explainer",
     "occlusion",
+    "gradient_message",
+    "grad_cam",
+    "lrp",
+    "eig_search",
     "random",
 )
 PRECISIONS = ("bf16",)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.explaining.method import Method
+from graphmask.methods.eig_search import EiGSearch
 from graphmask.methods.erasure_search import ErasureSearch
 from graphmask.methods.gate_scores import GateScores
 from graphmask.methods.gnn_explainer import GNNExplainer
+from graphmask.methods.grad_cam import GradCAM
+from graphmask.methods.gradient_message import GradientMessage
 from graphmask.methods.information_bottleneck import InformationBottleneck
 from graphmask.methods.integrated_gradients import IntegratedGradients
 from graphmask.methods.occlusion import Occlusion
 from graphmask.methods.pg_explainer import PGExplainer
 from graphmask.methods.random_choice import RandomChoice
+from graphmask.methods.relevance import Relevance
 from graphmask.methods.unamortised import Unamortised
 
 METHODS: dict[str, type[Method]] = {
@@ -27,6 +31,10 @@ METHODS: dict[str, type[Method]] = {
         GateScores,
         PGExplainer,
         Occlusion,
+        GradientMessage,
+        GradCAM,
+        Relevance,
+        EiGSearch,
         RandomChoice,
     )
 }
