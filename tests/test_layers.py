@@ -39,6 +39,7 @@ LAYERS = (
     "methods",
     "analysis",
     "report",
+    "comparing",
     "integrations",
     "experiments",
     "experiments.bench",

@@ -17,6 +17,7 @@ from graphmask import _moved, hooks
 
 if TYPE_CHECKING:
     from graphmask import analysis, integrations, methods, report, store
+    from graphmask.comparing import Comparison, compare
     from graphmask.config import show_config
     from graphmask.errors import GraphMaskError
     from graphmask.explainer import GraphMask, load
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
 __all__ = [
     "AdjacencyTap",
     "AttentionTap",
+    "Comparison",
     "Explanation",
     "GraphMask",
     "GraphMaskError",
     "HeteroExplanation",
     "MessageTap",
     "analysis",
+    "compare",
     "integrations",
     "load",
     "loaders",
@@ -52,11 +55,13 @@ __all__ = [
 _WHERE = {
     "AdjacencyTap": "tapping.taps",
     "AttentionTap": "tapping.attention_taps",
+    "Comparison": "comparing",
     "Explanation": "explanation",
     "GraphMask": "explainer",
     "GraphMaskError": "errors",
     "HeteroExplanation": "hetero_explanation",
     "MessageTap": "tapping.taps",
+    "compare": "comparing",
     "load": "explainer",
     "masked": "tapping.masking",
     "show_config": "config",

@@ -53,6 +53,12 @@ OTHERS = {
     "deletion",
     "silence",
     "characterisation",
+    "sparsity_curve",  # from here on they run the model: tests/comparing
+    "area_under",
+    "robust_fidelity",
+    "finetuned_fidelity",
+    "fine_tuned",
+    "noise_stability",
 }
 
 

@@ -30,6 +30,11 @@ QUICK: dict[str, tuple[str, dict[str, Any]]] = {
     "gate_scores": ("gate_scores", {}),
     "pg_explainer": ("pg_explainer", {"steps": 6}),
     "occlusion": ("occlusion", {}),
+    "gradient_message": ("gradient_message", {}),
+    "grad_cam": ("grad_cam", {}),
+    "lrp": ("lrp", {}),
+    "eig_search": ("eig_search", {}),
+    "subgraphx": ("subgraphx", {"rollouts": 2, "children": 2, "samples": 4, "least": 3}),
     "random": ("random", {}),
 }
 assert {name for name, _ in QUICK.values()} == set(NAMES)

@@ -96,6 +96,59 @@ def integrated_gradients(answer: Callable[..., Tensor], column: int, sites: int,
     return total
 
 
+def gradient_message(answer: Callable[..., Tensor], column: int, sites: int, edges: int) -> Tensor:
+    """[L, E] the slope of the output in each message's scale, by differences on both sides of 1."""
+    found, step = torch.zeros(sites, edges, dtype=torch.double), 1e-5
+    for site, edge in places(sites, edges):
+        ends = []
+        for scale in (1 + step, 1 - step):
+            gates = torch.ones(sites, edges, dtype=torch.double)
+            gates[site, edge] = scale
+            ends.append(float(answer(gates)[column]))
+        found[site, edge] = (ends[0] - ends[1]) / (2 * step)
+    return found
+
+
+def grad_cam(
+    moved: Callable[[dict[tuple[int, int, int], float]], Tensor], messages: Sequence[Sequence[Tensor]], column: int
+) -> Tensor:
+    """[L, E] by differences: ``moved({(site, edge, channel): by})`` is the output with that added to a message."""
+    sites, edges, step = len(messages), len(messages[0]), 1e-5
+    found = torch.zeros(sites, edges, dtype=torch.double)
+    for site in range(sites):
+        channels = len(messages[site][0])
+        weights = [0.0] * channels
+        for edge in range(edges):
+            for channel in range(channels):
+                ends = [float(moved({(site, edge, channel): by})[column]) for by in (step, -step)]
+                weights[channel] += (ends[0] - ends[1]) / (2 * step) / edges
+        for edge in range(edges):
+            total = sum(w * float(m) for w, m in zip(weights, messages[site][edge], strict=True))
+            found[site, edge] = max(total, 0.0)
+    return found
+
+
+def eig_search(
+    answer: Answer, worth: Callable[[Tensor], float], sites: int, edges: int, sparsity: float, least: int
+) -> tuple[list[float], set[int]]:
+    """Slopes of edges, and the best prefix; ``worth`` is the log-probability of the predicted class."""
+
+    def run(kept: set[int]) -> float:
+        return worth(answer([[float(edge in kept) for edge in range(edges)]] * sites))
+
+    everything = set(range(edges))
+    slopes = [run(everything) - run(everything - {edge}) for edge in range(edges)]
+    order = sorted(range(edges), key=lambda edge: -slopes[edge])
+    longest = min(max(int((1 - sparsity) * edges + 1e-9), least), edges)
+    best, most = set(order[: min(least, edges)]), -math.inf
+    for size in range(least, longest + 1):
+        inside = set(order[:size])
+        value = math.exp(run(inside)) - math.exp(run(everything - inside))
+        if value > most + 1e-9:
+            best, most = inside, value
+    return slopes, best
+
+
 # Optimised for every graph ---------------------------------------------------------------------------------
 
 

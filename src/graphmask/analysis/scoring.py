@@ -71,7 +71,7 @@ class _Made:
             found.append(self.next)
             self.next = next(self.rest, None)
         order = split.edge_graph.argsort(stable=True)
-        local = edges - split.first_node[split.edge_graph]
+        local = split.within(edges)
         ends = torch.cat([e.edge_index for e in found], 1) if found else edges[:, :0]
         if len(found) < split.count or not torch.equal(ends, local[:, order]):
             raise GraphMaskError(

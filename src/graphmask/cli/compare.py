@@ -1,9 +1,9 @@
-"""`graphmask compare TASK`: all methods on one task, in one table."""
+"""`graphmask compare WHAT`: all methods on one model, in one table."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,25 +12,71 @@ from graphmask.cli.common import Json, Out, console, show, write_json
 
 
 def compare(
-    task: Annotated[str, typer.Argument(help=f"One of {', '.join(known.TASKS)}.")],
+    what: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(known.TASKS)}; or FILE.py:function for a model of your own.")
+    ],
     names: Annotated[
         str, typer.Option("--methods", help=f"Separated by commas; all by default: {', '.join(known.METHODS)}.")
     ] = "",
-    seeds: Annotated[int, typer.Option(help="Models, fits and graphs are new for every seed.")] = 5,
+    seeds: Annotated[
+        int | None, typer.Option(help="Of fits; of a task also models and graphs are new for each. 5, or 3 of a file.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    metrics: Annotated[str, typer.Option(help="Of a file: separated by commas; all by default.")] = "",
     out: Out = Path("out/compare"),
     json: Json = None,
 ) -> None:
-    """Compare methods with the known answer, by what they do to the model, and by their cost."""
-    known.check("a task", task, known.TASKS)
-    known.check_least("--seeds", seeds, 1)
-    wanted = [known.check("a method", name.strip(), known.METHODS) for name in names.split(",") if name.strip()]
+    """Compare methods with the known answer, by what they do to the model, and by their cost.
+
+    A function FILE.py:function takes nothing and returns (model, loader), or a dictionary of arguments of
+    `graphmask.compare`: model, loader, validation, test, gold, forward, ...
+    """
+    if seeds is not None:
+        known.check_least("--seeds", seeds, 1)
+    if ":" in what or what.endswith(".py"):
+        _file(what, _listed(names), seeds, seed, _listed(metrics), out, json)
+        return
+    known.check("a task, or FILE.py:function,", what, known.TASKS)
+    wanted = [known.check("a method", name, known.METHODS) for name in _listed(names)]
+    _task(what, wanted, 5 if seeds is None else seeds, seed, out, json)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _file(
+    where: str, names: list[str], seeds: int | None, seed: int, metrics: list[str], out: Path, json: Path | None
+) -> None:
+    from graphmask.comparing import compare as compare_methods
+    from graphmask.comparing.from_file import arguments
+    from graphmask.comparing.page import tables
+    from graphmask.comparing.plot import picture
+
+    given: dict[str, Any] = arguments(where)
+    if names:
+        given["methods"] = names
+    if metrics:
+        given["metrics"] = metrics
+    if seeds is not None or "seeds" not in given:
+        given["seeds"] = range(seed, seed + (seeds or 3))
+    found = compare_methods(**given)
+    for caption, header, rows in tables(found):
+        show(caption, header, rows)
+    for line in [f"{name} was not compared. {why}" for name, why in found.not_applicable.items()] + found.notes:
+        console.print(line, highlight=False)
+    page = found.to_html(out / "comparison.html")
+    console.print(f"page: {page}\nchart: {picture(found, out / 'comparison.png')}", highlight=False)
+    write_json(json, found.to_json(out / "comparison.json"))
+
+
+def _task(task: str, names: list[str], seeds: int, seed: int, out: Path, json: Path | None) -> None:
     from graphmask import experiments
     from graphmask.experiments.bench.compare import markdown, measure, not_applicable, tables
     from graphmask.files import write_bytes
     from graphmask.report.figures import comparison, side_by_side
 
-    figures, examples, graphs = measure(task, wanted, range(seed, seed + seeds))
+    figures, examples, graphs = measure(task, names, range(seed, seed + seeds))
     for title, header, rows in tables(figures):
         show(f"{task}, {seeds} seed(s): {title}", header, rows)
     for line in not_applicable(figures):

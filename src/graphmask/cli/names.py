@@ -20,5 +20,10 @@ METHODS = (
     "gate_scores",
     "pg_explainer",
     "occlusion",
+    "gradient_message",
+    "grad_cam",
+    "lrp",
+    "eig_search",
+    "subgraphx",
     "random",
 )

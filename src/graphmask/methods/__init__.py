@@ -5,14 +5,19 @@ from __future__ import annotations
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.explaining.method import Method
+from graphmask.methods.eig_search import EiGSearch
 from graphmask.methods.erasure_search import ErasureSearch
 from graphmask.methods.gate_scores import GateScores
 from graphmask.methods.gnn_explainer import GNNExplainer
+from graphmask.methods.grad_cam import GradCAM
+from graphmask.methods.gradient_message import GradientMessage
 from graphmask.methods.information_bottleneck import InformationBottleneck
 from graphmask.methods.integrated_gradients import IntegratedGradients
 from graphmask.methods.occlusion import Occlusion
 from graphmask.methods.pg_explainer import PGExplainer
 from graphmask.methods.random_choice import RandomChoice
+from graphmask.methods.relevance import Relevance
+from graphmask.methods.subgraphx import SubgraphX
 from graphmask.methods.unamortised import Unamortised
 
 METHODS: dict[str, type[Method]] = {
@@ -27,9 +32,32 @@ METHODS: dict[str, type[Method]] = {
         GateScores,
         PGExplainer,
         Occlusion,
+        GradientMessage,
+        GradCAM,
+        Relevance,
+        EiGSearch,
+        SubgraphX,
         RandomChoice,
     )
 }
+
+
+def register(name: str, method: type[Method]) -> type[Method]:
+    """Make a method of one's own known by name to `get`, to `graphmask.compare` and to the command line.
+
+    Args:
+        name: by which it is asked for. It becomes the class's ``name`` where that has none.
+        method: a subclass of :class:`graphmask.explaining.method.Method`, which is returned.
+    """
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise GraphMaskError(f"Expected a subclass of graphmask.explaining.method.Method, got {method!r:.80}.")
+    if METHODS.get(name, method) is not method:
+        raise GraphMaskError(f"Expected a name that no other method has, got {name!r}, which is {METHODS[name]!r}.")
+    if getattr(method, "name", name) != name:
+        raise GraphMaskError(f"Expected the name that the class has, {method.name!r}, got {name!r}.")
+    method.name = name
+    METHODS[name] = method
+    return method
 
 
 def get(name: str) -> type[Method]:

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from graphmask import experiments, methods
 from graphmask.analysis.tally import Tally
 from graphmask.bars import steps
+from graphmask.comparing import compare as compare_methods
+from graphmask.comparing import running
+from graphmask.comparing.running import Parts, Run
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import gold, runner
 from graphmask.explaining.method import Method
@@ -21,7 +25,6 @@ from graphmask.explanation import Explanation
 
 #: Graphs: to fit on, to calibrate GraphMask on, to choose thresholds on, to be judged by, to be explained one by one.
 FIT, CALIBRATION, THRESHOLD, TEST, SINGLE = 24_000, 2_000, 256, 512, 4
-THRESHOLDS = [number / 10 for number in range(1, 10)]
 
 #: Precision, recall and F1 of the paper's table 1.
 PAPER: dict[str, dict[str, tuple[float, float, float]]] = {
@@ -53,10 +56,25 @@ class Data:
 
         return cls(draw(0, FIT), draw(1, CALIBRATION), draw(2, THRESHOLD), draw(3, TEST), draw(4, SINGLE, 1))
 
+    def parts(self) -> Parts:
+        """As `graphmask.compare` has them. Thresholds are chosen on graphs of their own."""
+        parts = Parts(self.fit, self.calibration, self.threshold, self.test)
+        parts.gold, parts.thresholds_gold = _gold_of(self.test), _gold_of(self.threshold)
+        return parts
+
+
+def _gold_of(data: Sequence[Batch]) -> list[Tensor | None]:
+    """Per graph, bool [E, L]."""
+    return [part for batch in data for part in batch.gold.split(torch.bincount(_owner(batch)).tolist())]
+
+
+def _owner(batch: Batch) -> Tensor:
+    return batch.batch[batch.edge_index[0]]
+
 
 def choose(names: Sequence[str], task: Any) -> tuple[list[str], dict[str, str]]:
     """The methods that apply to a task's model, and why the others do not: known before anything is trained."""
-    wanted = list(names) or list(methods.METHODS)
+    wanted = list(names) or [name for name, method in methods.METHODS.items() if not method.costly]
     known = [methods.get(name) for name in wanted]  # an unknown name is an error before any work
     model, batch = task.make(seed=0), task.generate(2, seed=0)[0]
     reasons = {method.name: method.why_not(model, batch) for method in known}
@@ -76,14 +94,14 @@ def measure(
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     examples: dict[str, list[Explanation]] = {}
     data: Data | None = None
-    with runner.one_thread(), steps(len(seeds) * (len(chosen) + 1), enabled=progress) as step:
+    with runner.one_thread():
         for seed in seeds:
-            step(f"seed {seed}: training the {task_name} model")
-            model, _ = runner.train_model(task_name, seed)
+            with steps(1, enabled=progress) as step:
+                step(f"seed {seed}: training the {task_name} model")
+                model, _ = runner.train_model(task_name, seed)
             data = Data.of(task, seed)
-            for name in chosen:
-                step(f"seed {seed}: {name}")
-                figures, examples[name] = _run(methods.get(name)(model, seed=seed), data)
+            for name, run in _compared(model, data, chosen, seed, progress).items():
+                figures, examples[name] = _figures(run, data)
                 runs[name].append(figures)
     assert data is not None
     result: dict[str, Any] = {
@@ -100,19 +118,35 @@ def measure(
     return result, examples, data.single
 
 
+def _compared(model: nn.Module, data: Data, names: Sequence[str], seed: int, progress: bool) -> dict[str, Run]:
+    """The runs of `graphmask.compare`; a method that fails is an error here, for all apply."""
+    found = compare_methods(
+        model,
+        data.fit,
+        validation=data.calibration,
+        thresholds=data.threshold,
+        test=data.test,
+        gold="gold",
+        methods=names,
+        metrics=(),
+        seeds=[seed],
+        progress=progress,
+    )
+    for name, reason in found.not_applicable.items():
+        raise GraphMaskError(f"{name} could not be compared. {reason}")
+    return {name: runs[0] for name, runs in found.runs.items()}
+
+
 def _run(method: Method, data: Data) -> tuple[dict[str, Any], list[Explanation]]:
-    started = time.perf_counter()
-    method.fit(data.fit, data.calibration, progress=False)
-    fit_seconds = time.perf_counter() - started
-    if method.soft:
-        # As in the paper: the threshold that is best on validation graphs, never on those it is judged by.
-        method.threshold = best_threshold(list(method.explain_all(data.threshold, repair=False)), data.threshold)
-    started = time.perf_counter()
-    found = list(method.explain_all(data.test, repair=False, allow_infeasible=True))
-    batched = time.perf_counter() - started
-    started = time.perf_counter()
+    return _figures(running.run(method.name, method, data.parts()), data)
+
+
+def _figures(run: Run, data: Data) -> tuple[dict[str, Any], list[Explanation]]:
+    """Of one run; and single graphs, explained one by one."""
+    method, found = run.method, run.explanations
+    started = time.process_time()
     alone = [method.explain(graph, repair=False, allow_infeasible=True) for graph in data.single]
-    single = time.perf_counter() - started
+    single = time.process_time() - started
     agreement = gold.compare(found, data.test)
     tally = Tally.of(found)
     kept = [kept for kept, _ in tally.per_site]
@@ -121,20 +155,18 @@ def _run(method: Method, data: Data) -> tuple[dict[str, Any], list[Explanation]]
         "f1_per_site": [site["f1"] for site in agreement["per_site"]],
         **{key: tally.means[key] for key in ("retained", "divergence", "flips")},
         "layer_share": [part / max(tally.kept, 1) for part in kept],
-        "ms_per_explanation": 1000 * batched / len(found),
+        "ms_per_explanation": 1000 * run.explain_seconds / len(found),
         "ms_alone": 1000 * single / len(alone),
-        "fit_seconds": fit_seconds,
+        "fit_seconds": run.fit_seconds,
     }
-    if method.soft:
-        figures["threshold"] = method.threshold
+    if run.threshold is not None:
+        figures["threshold"] = run.threshold
     return figures, alone
 
 
 def best_threshold(explanations: Sequence[Explanation], data: Sequence[Batch]) -> float:
     """The one of .1, ..., .9 with the highest F1 against gold."""
-    scores = torch.cat([explanation.scores for explanation in explanations], 1)
-    wanted = torch.cat([batch.gold for batch in data]).t()
-    return max(THRESHOLDS, key=lambda threshold: gold.Agreement.of(scores > threshold, wanted).f1)
+    return running.best_threshold(explanations, _gold_of(data))
 
 
 def _summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""The chart of a comparison, by matplotlib."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphmask.comparing.measured import Measured
+from graphmask.comparing.metrics import COLUMNS
+from graphmask.errors import GraphMaskError
+from graphmask.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot(found: Measured, column: str | None, ax: Axes | None) -> Axes:
+    """Bars of one column with their spread over seeds, or the sparsity curves."""
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise GraphMaskError("Expected matplotlib to be installed. Try: pip install graphmask[plot]") from None
+    if column is None:
+        column = next((name for name in ("f1", "divergence") if name in found.columns), found.columns[0])
+    if column != "curves" and column not in found.columns:
+        raise GraphMaskError(f"Expected a column among {', '.join(found.columns)}, or 'curves', got {column!r}.")
+    if ax is None:
+        height = 4.0 if column == "curves" else 0.35 * len(found.methods) + 1.2
+        ax = pyplot.subplots(figsize=(7, height), layout="constrained")[1]
+    if column == "curves":
+        _curves(found, ax)
+    else:
+        _bars(found, column, ax)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    return ax
+
+
+def picture(found: Measured, path: Path) -> Path:
+    """The chart as a PNG file, without a window and without leaving a figure open."""
+    import matplotlib
+
+    before = matplotlib.get_backend()
+    matplotlib.use("Agg")
+    try:
+        figure: Any = plot(found, None, None).get_figure()
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150)
+        matplotlib.pyplot.close(figure)
+    finally:
+        matplotlib.use(before)
+    write_bytes(path, buffer.getvalue())
+    return path
+
+
+def _bars(found: Measured, column: str, ax: Axes) -> None:
+    about = COLUMNS[column]
+    known = [(name, found.figure(name, column)) for name in found.methods]
+    names = [name for name, value in known if value is not None]
+    values: list[Any] = [value for _, value in known if value is not None]
+    errors = [found.spread(name, column) or 0.0 for name in names]
+    ax.barh(names, values, xerr=errors, color="#0072b2", error_kw={"lw": 0.8})
+    ax.invert_yaxis()
+    good = {1: ", high is good", -1: ", low is good", 0: ""}[about.better]
+    ax.set_xlabel(f"{about.about}{good}", fontsize=9)
+    ax.set_title(about.label, fontsize=10)
+
+
+def _curves(found: Measured, ax: Axes) -> None:
+    for name, seeds in found.curves.items():
+        levels = [point["level"] for point in seeds[0]]
+        means = [sum(curve[place]["divergence"] for curve in seeds) / len(seeds) for place in range(len(levels))]
+        ax.plot(levels, means, marker="o", ms=3, lw=1.2, label=name)
+    ax.set_xlabel("fraction of messages kept, highest scores first; the others are zero", fontsize=9)
+    ax.set_ylabel("divergence", fontsize=9)
+    ax.legend(frameon=False, fontsize=8, ncols=2)
