@@ -120,4 +120,7 @@ def test_what_does_not_apply_is_known_before_any_work(monkeypatch: pytest.Monkey
         compare.measure("stars")
     names, unfit = compare.choose([], experiments.get("star"))
     assert list(unfit) == ["gate_scores"]
-    assert len(names) == len(methods.METHODS) - 1
+    costly = [name for name, method in methods.METHODS.items() if method.costly]
+    assert costly == ["subgraphx"]
+    assert {*names, *costly, *unfit} == set(methods.METHODS)
+    assert len(names) == len(methods.METHODS) - 2

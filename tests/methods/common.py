@@ -33,6 +33,7 @@ QUICK: dict[str, tuple[str, dict[str, Any]]] = {
     "grad_cam": ("grad_cam", {}),
     "lrp": ("lrp", {}),
     "eig_search": ("eig_search", {}),
+    "subgraphx": ("subgraphx", {"rollouts": 2, "children": 2, "samples": 4, "least": 3}),
     "random": ("random", {}),
 }
 assert {name for name, _ in QUICK.values()} == set(NAMES)

@@ -36,11 +36,7 @@ def applies(name: str, cases: Sequence[str]) -> Sequence[str]:
 
 def table(*cases: str) -> pytest.MarkDecorator:
     """Every method on every model that it applies to."""
-    rows = [
-        pytest.param(name, BY_NAME[case], id=f"{name} {case}")
-        for name in QUICK
-        for case in applies(name, cases)
-    ]
+    rows = [pytest.param(name, BY_NAME[case], id=f"{name} {case}") for name in QUICK for case in applies(name, cases)]
     return pytest.mark.parametrize(("name", "case"), rows)
 
 

@@ -23,6 +23,7 @@ METHODS = (
     "grad_cam",
     "lrp",
     "eig_search",
+    "subgraphx",
     "random",
 )
 PRECISIONS = ("bf16",)

@@ -57,7 +57,8 @@ def compare(
         thresholds: batches for thresholds, where those should not be the ones of ``validation``.
         test: batches on which every figure is measured; by default those of ``loader``, and a note says so.
         methods: names or classes, or a dictionary from labels to what makes a method, for instance
-            ``functools.partial(methods.get("pg_explainer"), size=0.1)``. By default all that are registered.
+            ``functools.partial(methods.get("pg_explainer"), size=0.1)``. By default all that are registered, but for
+            costly ones, which a note names.
         gold: the true edges: the name of an attribute of batches, a function of a batch (bool [E], or [E, L] layer by
             layer), or a list with one tensor, or None, for each explanation.
         metrics: names, or a dictionary from names to options; by default all (`graphmask.comparing.metrics`).
@@ -73,7 +74,7 @@ def compare(
     parts, notes = _parts(probe, loader, (validation, thresholds, test), gold, index)
     decided = divergence if callable(divergence) else probe.divergence.name  # "auto" is decided once
     known: dict[str, Any] = {"forward": forward, "divergence": decided, "tolerance": tolerance}
-    result = Comparison.empty(model, parts, probe, list(makers), numbers, wanted, notes)
+    result = Comparison.empty(model, parts, probe, list(makers), numbers, wanted, notes + _left_out(methods))
     unfit = _unfit(makers, model, parts.test[0], forward)
     result.not_applicable |= unfit
     fitting = {name: partial(make, model, **known) for name, make in makers.items() if name not in unfit}
@@ -140,13 +141,20 @@ def _numbers(seeds: int | Sequence[int]) -> list[int]:
 
 def _makers(methods: Methods | None) -> dict[str, Make]:
     if methods is None:
-        return dict(registry.METHODS)
+        return {name: method for name, method in registry.METHODS.items() if not method.costly}
     if isinstance(methods, str) or not methods:
         raise GraphMaskError(f"Expected a list of methods, or a dictionary of them, got {methods!r}.")
     if isinstance(methods, Mapping):
         return dict(methods)
     kinds = [registry.get(method) if isinstance(method, str) else method for method in methods]
     return {kind.name: kind for kind in kinds}
+
+
+def _left_out(makers: Mapping[str, Make]) -> str:
+    costly = ", ".join(name for name in registry.METHODS if name not in makers)
+    return (
+        f"Left out, because each explanation takes thousands of runs of the model: {costly}. Name them to compare them."
+    )
 
 
 def _unfit(makers: Mapping[str, Make], model: nn.Module, batch: Any, forward: Forward | None) -> dict[str, str]:

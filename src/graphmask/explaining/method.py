@@ -56,6 +56,7 @@ class Method(ABC):
 
     name: ClassVar[str]
     soft: ClassVar[bool] = False  #: hard choices come from a threshold on the scores
+    costly: ClassVar[bool] = False  #: thousands of runs of the model per graph: compared only where it is named
     threshold: float = 0.5  #: of a soft method
     precision: str | None = None  #: "bf16" runs the model under autocast
 

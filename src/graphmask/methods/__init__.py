@@ -17,6 +17,7 @@ from graphmask.methods.occlusion import Occlusion
 from graphmask.methods.pg_explainer import PGExplainer
 from graphmask.methods.random_choice import RandomChoice
 from graphmask.methods.relevance import Relevance
+from graphmask.methods.subgraphx import SubgraphX
 from graphmask.methods.unamortised import Unamortised
 
 METHODS: dict[str, type[Method]] = {
@@ -35,6 +36,7 @@ METHODS: dict[str, type[Method]] = {
         GradCAM,
         Relevance,
         EiGSearch,
+        SubgraphX,
         RandomChoice,
     )
 }

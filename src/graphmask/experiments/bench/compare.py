@@ -73,7 +73,7 @@ def _owner(batch: Batch) -> Tensor:
 
 def choose(names: Sequence[str], task: Any) -> tuple[list[str], dict[str, str]]:
     """The methods that apply to a task's model, and why the others do not: known before anything is trained."""
-    wanted = list(names) or list(methods.METHODS)
+    wanted = list(names) or [name for name, method in methods.METHODS.items() if not method.costly]
     known = [methods.get(name) for name in wanted]  # an unknown name is an error before any work
     model, batch = task.make(seed=0), task.generate(2, seed=0)[0]
     reasons = {method.name: method.why_not(model, batch) for method in known}
