@@ -150,11 +150,10 @@ def _makers(methods: Methods | None) -> dict[str, Make]:
     return {kind.name: kind for kind in kinds}
 
 
-def _left_out(makers: Mapping[str, Make]) -> str:
-    costly = ", ".join(name for name in registry.METHODS if name not in makers)
-    return (
-        f"Left out, because each explanation takes thousands of runs of the model: {costly}. Name them to compare them."
-    )
+def _left_out(methods: Methods | None) -> list[str]:
+    costly = [name for name, method in registry.METHODS.items() if method.costly and methods is None]
+    why = "each explanation takes thousands of runs of the model. Name it to compare it."
+    return [f"{name} was left out: {why}" for name in costly]
 
 
 def _unfit(makers: Mapping[str, Make], model: nn.Module, batch: Any, forward: Forward | None) -> dict[str, str]:
