@@ -232,6 +232,20 @@ def test_what_does_not_apply_is_listed_with_the_reason() -> None:
         graphmask.compare(model, data, methods=["gate_scores"], **given)
 
 
+def test_costly_methods_are_compared_where_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = {name: methods.get(name) for name in ("random", "subgraphx")}
+    monkeypatch.setattr(methods, "METHODS", some)
+    model, data = white_box("count", 2)
+    given: dict[str, Any] = {"divergence": "mse", "metrics": ["sparsity"], "seeds": 1, "progress": False}
+    found = graphmask.compare(model, data, **given)
+    assert found.methods == ("random",)
+    assert "subgraphx was left out: each explanation takes thousands of runs" in repr(found)
+    quick = partial(methods.get("subgraphx"), rollouts=1, children=2, samples=2)
+    named = graphmask.compare(model, data, methods={"subgraphx": quick}, **given)
+    assert named.methods == ("subgraphx",)
+    assert "left out" not in repr(named)
+
+
 def test_options_of_methods() -> None:
     model, data = white_box("count", 6)
     kinds = {f"rate {rate}": partial(methods.get("random"), rate=rate) for rate in (0.1, 0.9)}

@@ -35,7 +35,7 @@ def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(GraphMaskError, match="got 'x'") as error:
         methods.get("x")
     assert all(name in str(error.value) for name in methods.METHODS)
-    assert len(methods.METHODS) == 10
+    assert len(methods.METHODS) == 15
     assert all(methods.get(name).name == name for name in methods.METHODS)
 
 
