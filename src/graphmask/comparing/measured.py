@@ -64,11 +64,14 @@ class Measured:
         return shown.replace("-", MINUS)
 
     def best(self, column: str) -> set[str]:
-        """The methods with the best mean of a column; none where neither high nor low is better, nor where all tie."""
+        """The methods with the best mean of a column, and those that are written alike.
+
+        None where neither high nor low is better, nor where all are alike.
+        """
         better = COLUMNS[column].better
-        found = {method: self.figure(method, column) for method in self.methods}
-        known = {method: better * value for method, value in found.items() if value is not None}
-        if not better or len(set(known.values())) < 2:
+        known = {name: value for name in self.methods if (value := self.figure(name, column)) is not None}
+        written = {name: self.text(name, column).partition(" ")[0] for name in known}
+        if not better or len(set(written.values())) < 2:
             return set()
-        top = max(known.values())
-        return {method for method, value in known.items() if value == top}
+        top = max(known, key=lambda name: better * known[name])
+        return {name for name in known if written[name] == written[top]}
