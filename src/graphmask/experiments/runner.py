@@ -15,6 +15,7 @@ from torch_geometric.data import Batch
 
 from graphmask import experiments
 from graphmask import team as distributed
+from graphmask.analysis.tally import Tally
 from graphmask.experiments import gold
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
@@ -88,8 +89,6 @@ def run(
     explanations = distributed.in_order(team, mine, [batch.num_graphs for batch in test])
     per_explanation = 1000 * (time.perf_counter() - started) / len(explanations)
     assert explainer.probe is not None
-    kept = sum(int(e.kept.sum()) for e in explanations)
-    carried = sum(int(e.carried.sum()) for e in explanations)
     figures = {
         "task": name,
         "seed": seed,
@@ -101,14 +100,7 @@ def run(
         "model": about_model,
         "gold": gold.compare(explanations, test),
         "gold_check": gold.check(model, explainer.probe, test[:8]),
-        "retained": kept / carried,
-        "retained_per_site": [
-            sum(int(e.kept[s].sum()) for e in explanations) / sum(int(e.carried[s].sum()) for e in explanations)
-            for s in range(len(explanations[0].sites))
-        ],
-        "divergence": sum(e.divergence for e in explanations) / len(explanations),
-        "flips": sum(e.flips for e in explanations) / len(explanations),
-        "faithful": sum(e.faithful for e in explanations) / len(explanations),
+        **Tally.of(explanations).means,
         "feasible": history.feasible,
         "fit_seconds": wall,
         "fit_cpu_seconds": cpu,

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from graphmask.analysis.tally import Tally
 from graphmask.explanation import Explanation
 from graphmask.graphs.sites import layers_of
 from graphmask.report.metadata import error_of
@@ -19,51 +20,26 @@ MOST_TYPES, LARGEST_TYPED = 400, 20_000
 
 
 @dataclass
-class Totals:
-    """Running sums; :meth:`add` each explanation once."""
+class Totals(Tally):
+    """What a page says of all explanations together; :meth:`add` each once."""
 
-    count: int = 0
-    faithful: int = 0
     same_prediction: int = 0
-    kept: int = 0
-    carried: int = 0
-    retained: float = 0.0  #: sum of the shares
-    divergence: float = 0.0  #: sum of the finite ones
-    largest: float = -math.inf
-    reopened: int = 0
     known: int = 0  #: explanations with a label to compare with
     wrong: int = 0
-    sites: tuple[str, ...] | None = None  #: None before the first, () when they differ
-    per_site: list[list[int]] = field(default_factory=list)  #: kept and carried
     layers_by_number: list[str] = field(default_factory=list)  #: names of layers as analyses number them
     per_type: dict[tuple[int, str], list[int]] = field(default_factory=dict)  #: kept and carried by site and type
     type_names: dict[int, str | None] = field(default_factory=dict)  #: of numbers of types; None where names differ
     tolerance: float | None = None
 
     def add(self, explanation: Explanation) -> None:
-        kept, carried = explanation.kept.sum(1).tolist(), explanation.carried.sum(1).tolist()
-        self.count += 1
-        self.faithful += explanation.faithful
+        if self.sites is None:
+            self.layers_by_number = _layer_names(explanation)
+        super().add(explanation)
         self.same_prediction += explanation.same_prediction
-        self.kept += sum(kept)
-        self.carried += sum(carried)
-        self.retained += sum(kept) / max(sum(carried), 1)
-        if math.isfinite(explanation.divergence):
-            self.divergence += explanation.divergence
-        self.largest = max(self.largest, _size(explanation.divergence))
-        self.reopened += explanation.reopened
         self.tolerance = explanation.tolerance
         error = error_of(explanation)
         self.known += error is not None
         self.wrong += bool(error)
-        if self.sites is None:
-            self.sites, self.per_site = explanation.sites, [[0, 0] for _ in explanation.sites]
-            self.layers_by_number = _layer_names(explanation)
-        elif self.sites != explanation.sites:
-            self.sites, self.per_site = (), []
-        for totals, k, c in zip(self.per_site, kept, carried, strict=False):
-            totals[0] += k
-            totals[1] += c
         if self.sites and len(self.per_type) <= MOST_TYPES and explanation.edge_index.shape[1] <= LARGEST_TYPED:
             self._add_types(explanation)
 
@@ -112,7 +88,7 @@ class Totals:
         """In words and numbers."""
         if not self.count:
             return "There are no explanations here."
-        share = f"the model keeps {percent(self.kept / max(self.carried, 1))} of its messages"
+        share = f"the model keeps {percent(self.retained)} of its messages"
         if self.count == 1:
             within = "within" if self.faithful else "NOT within"
             same = "with the same prediction" if self.same_prediction else "with a CHANGED prediction"
@@ -131,14 +107,14 @@ class Totals:
         """(number, what it is) for the top of the page; with a single explanation its card says it all."""
         if self.count < 2:
             return []
-        mean = number(self.divergence / self.count) if math.isfinite(self.largest) else "∞"
+        mean = number(self.divergence / self.count) if math.isfinite(self.divergence) else "∞"
         told = (
             (f"{self.known - self.wrong:,} of {self.known:,}", "right before masking")
             if self.known
             else (mean, f"mean divergence, tolerance {number(self.tolerance or 0.0)}")
         )
         return [
-            (percent(self.kept / max(self.carried, 1)), "of the messages kept"),
+            (percent(self.retained), "of the messages kept"),
             (f"{self.faithful:,} of {self.count:,}", "within tolerance"),
             (f"{self.same_prediction:,} of {self.count:,}", "same prediction"),
             told,
@@ -150,8 +126,8 @@ class Totals:
         if not self.sites:
             return None
         rows: list[list[str | float]] = [
-            [name, kept, carried, percent(kept / max(carried, 1))]
-            for name, (kept, carried) in zip(self.sites, self.per_site, strict=True)
+            [name, kept, carried, percent(share)]
+            for name, (kept, carried), share in zip(self.sites, self.per_site, self.retained_per_site, strict=True)
         ]
         return Table("Messages kept, layer by layer", ["layer", "kept", "of", "share"], rows)
 

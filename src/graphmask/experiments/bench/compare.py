@@ -12,6 +12,7 @@ import torch
 from torch_geometric.data import Batch
 
 from graphmask import experiments, methods
+from graphmask.analysis.tally import Tally
 from graphmask.bars import steps
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import gold, runner
@@ -113,15 +114,13 @@ def _run(method: Method, data: Data) -> tuple[dict[str, Any], list[Explanation]]
     alone = [method.explain(graph, repair=False, allow_infeasible=True) for graph in data.single]
     single = time.perf_counter() - started
     agreement = gold.compare(found, data.test)
-    kept = torch.stack([explanation.kept.sum(1) for explanation in found]).sum(0)
-    carried = sum(int(explanation.carried.sum()) for explanation in found)
+    tally = Tally.of(found)
+    kept = [kept for kept, _ in tally.per_site]
     figures = {
         **{key: agreement[key] for key in ("precision", "recall", "f1")},
         "f1_per_site": [site["f1"] for site in agreement["per_site"]],
-        "retained": float(kept.sum()) / carried,
-        "divergence": statistics.fmean(explanation.divergence for explanation in found),
-        "flips": statistics.fmean(explanation.flips for explanation in found),
-        "layer_share": (kept / kept.sum().clamp_min(1)).tolist(),
+        **{key: tally.means[key] for key in ("retained", "divergence", "flips")},
+        "layer_share": [part / max(tally.kept, 1) for part in kept],
         "ms_per_explanation": 1000 * batched / len(found),
         "ms_alone": 1000 * single / len(alone),
         "fit_seconds": fit_seconds,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from graphmask import explainer as explaining
 from graphmask import files, store
+from graphmask.analysis.tally import Tally
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import data
 from graphmask.experiments.folder import figures_of
@@ -261,29 +262,19 @@ def run(
 
 def measured(explainer: GraphMask, test: Examples, explanations: Iterable[Explanation]) -> dict[str, Any]:
     """The original model against the masked one, on test."""
-    divergence = flips = faithful = 0.0
     before, after = [], []
-    sites = 0 if explainer.sites is None else len(explainer.sites)
-    kept, carried = torch.zeros(2, sites, dtype=torch.long)
+    tally = Tally()
     for explanation in explanations:
         before.append(explanation.original.argmax())
         after.append(explanation.masked.argmax())
-        kept += explanation.kept.sum(1)
-        carried += explanation.carried.sum(1)
-        divergence += explanation.divergence
-        flips += explanation.flips
-        faithful += explanation.faithful
+        tally.add(explanation)
     original, masked = (learning.accuracy(torch.stack(found), test) for found in (before, after))
-    history, count = explainer.history, len(after)
+    history = explainer.history
     return {
         "accuracy": original,
         "masked_accuracy": masked,
         "accuracy_change": masked - original,
-        "retained": float(kept.sum() / carried.sum()),
-        "retained_per_site": (kept / carried).tolist(),
-        "divergence": divergence / count,
-        "flips": flips / count,
-        "faithful": faithful / count,
+        **tally.means,
         "feasible": bool(history and history.feasible),
         "fit_steps": history.steps if history else 0,
     }

@@ -12,8 +12,8 @@ from torch import Tensor
 from graphmask import analysis, methods
 from graphmask import explainer as explaining
 from graphmask.analysis.everything import Named
-from graphmask.analysis.side_by_side import side_by_side
 from graphmask.analysis.tables import share, table
+from graphmask.analysis.tally import Tally
 from graphmask.experiments import fits as fitting
 from graphmask.experiments.qa import evidence, experiment
 from graphmask.experiments.qa.examples import Examples, in_order
@@ -231,8 +231,8 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
     """The study's numbers for a file: the run's own, and every table as rows."""
     by_name = {named.name: named.frame for named in found}
     summary: dict[str, Any] = {key: run.figures[key] for key in OWN}
-    kept = torch.stack([block.kept.sum(1) for block in side_by_side(run.store)]).sum(0)
-    summary["retained_by_layer"] = (kept / kept.sum()).tolist()
+    tally = Tally.of(run.store)
+    summary["retained_by_layer"] = [kept / tally.kept for kept, _ in tally.per_site]
     if "stability" in by_name:
         whole = by_name["stability"].filter(by_name["stability"]["layer"].is_null()).row(0, named=True)
         seeds = by_name["seeds"]

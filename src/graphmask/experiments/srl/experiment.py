@@ -14,6 +14,7 @@ from torch_geometric.data import Batch
 
 from graphmask import explainer as explaining
 from graphmask import files, store
+from graphmask.analysis.tally import Tally
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import data
 from graphmask.experiments.folder import figures_of
@@ -271,17 +272,11 @@ def measured(
     explanations: Iterable[Explanation],
 ) -> dict[str, Any]:
     """The original model against the masked one, on test."""
-    divergence = flips = faithful = 0.0
     masked = []
-    sites = 0 if explainer.sites is None else len(explainer.sites)
-    kept, carried = torch.zeros(2, sites, dtype=torch.long)
+    tally = Tally()
     for explanation in explanations:
         masked.append(explanation.masked.argmax(1))
-        kept += explanation.kept.sum(1)
-        carried += explanation.carried.sum(1)
-        divergence += explanation.divergence
-        flips += explanation.flips
-        faithful += explanation.faithful
+        tally.add(explanation)
     original, after = learning.count(roles, test), learning.count(masked, test)
     history = explainer.history
     by_kind = {}
@@ -296,11 +291,7 @@ def measured(
         "masked_f1": after.f1,
         "f1_change": after.f1 - original.f1,
         "by_kind": by_kind,
-        "retained": float(kept.sum() / carried.sum()),
-        "retained_per_site": (kept / carried).tolist(),
-        "divergence": divergence / len(masked),
-        "flips": flips / len(masked),
-        "faithful": faithful / len(masked),
+        **tally.means,
         "feasible": bool(history and history.feasible),
         "fit_steps": history.steps if history else 0,
     }

@@ -14,6 +14,7 @@ from torch import Tensor
 from graphmask.analysis.ground_truth import Agreement, area
 from graphmask.analysis.scoring import studied
 from graphmask.analysis.silence import deletion, silence
+from graphmask.analysis.tally import Tally
 from graphmask.experiments.bench.battery import masks
 from graphmask.experiments.bench.battery.entry import Prepared
 from graphmask.explainer import GraphMask
@@ -60,19 +61,19 @@ def measure(prepared: Prepared, seed: int, *, epochs: int | None = None) -> dict
         bare = list(explainer.explain_all(prepared.test, repair=False, allow_infeasible=True))
         certificates, repaired, before = _certified(explainer, prepared, bare)
         kept, carried = (torch.cat([getattr(e, name) for e in bare], 1) for name in ("kept", "carried"))
-        per_site = (kept.sum(1) / carried.sum(1).clamp_min(1)).tolist()
+        tally = Tally.of(bare)
+        per_site = tally.retained_per_site
         open_sites = [site for site, share in enumerate(per_site) if share >= OPEN and bool(carried[site].any())]
         found: dict[str, Any] = {
             "sites": list(bare[0].sites),
             "tolerance": explainer.tolerance,
             "graphs": len(bare),
             "kept_per_site": per_site,
-            "kept": _share(bare),
+            "kept": tally.retained,
             "open": open_sites,
             "open_needed": needed(explainer, prepared.test, open_sites),
-            "divergence": _mean([e.divergence for e in bare]),
-            "flips": _mean([e.flips for e in bare]),
-            "within": _mean([e.faithful for e in certificates]),
+            **{key: tally.means[key] for key in ("divergence", "flips")},
+            "within": Tally.of(certificates).means["faithful"],
             "repaired": _summary(repaired) | {f"{key}_before": value for key, value in _summary(before).items()},
             "explanations_repaired": len(repaired),
             "gold": against(bare, prepared.gold, prepared.noise),
@@ -117,22 +118,9 @@ def _certified(
 
 
 def _summary(explanations: Sequence[Explanation]) -> dict[str, Any]:
-    return {
-        "kept": _share(explanations),
-        "divergence": _mean([e.divergence for e in explanations]),
-        "within": _mean([e.faithful for e in explanations]),
-        "flips": _mean([e.flips for e in explanations]),
-    }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(sum(values) / len(values))
-
-
-def _share(explanations: Sequence[Explanation]) -> float:
-    """Messages kept over messages carried, of all explanations together."""
-    kept, carried = (sum(int(getattr(e, name).sum()) for e in explanations) for name in ("kept", "carried"))
-    return kept / max(carried, 1)
+    found = Tally.of(explanations).means
+    names = {"kept": "retained", "divergence": "divergence", "within": "faithful", "flips": "flips"}
+    return {name: found[key] for name, key in names.items()}
 
 
 def needed(explainer: GraphMask, test: Sequence[Any], sites: Sequence[int]) -> dict[str, dict[str, Any]]:

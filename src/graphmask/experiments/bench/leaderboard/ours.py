@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphmask.analysis.tally import Tally
 from graphmask.experiments.bench.leaderboard.sets import Board, Question, together
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
@@ -103,13 +104,11 @@ def run(board: Board, seed: int, questions: Sequence[Question]) -> Fit:
     in_batches = statistics.median(timed(explain, whole)[1] for _ in range(REPEATS))
     alone = [timed(explain, question.graph)[1] for question in questions[:ALONE]]
     answers = answer_nodes(found[0], questions) if board.of_nodes else answer_graphs(found)
-    kept = torch.stack([e.kept.sum(1) for e in found]).sum(0)
-    carried = torch.stack([e.carried.sum(1) for e in found]).sum(0)
     return Fit(
         answers,
         in_batches / len(questions),
         statistics.median(alone),
         fit_ms / 1000,
-        (kept / carried.clamp_min(1)).tolist(),
+        Tally.of(found).retained_per_site,
         history.feasible,
     )
