@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from graphmask.bars import steps
 from graphmask.cli.common import Json, write_json
 from graphmask.cli.tables import write_tables
 from graphmask.errors import GraphMaskError
@@ -29,7 +30,6 @@ def analyse(
     from graphmask.cli import qa, srl
     from graphmask.experiments import folder as folders
     from graphmask.experiments import runner
-    from graphmask.fitting.progress import steps
 
     study = {"srl": srl.analyse, "qa": qa.analyse}.get(folders.task_of(folder) or "")
     if study:

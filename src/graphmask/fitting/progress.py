@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from graphmask.bars import bar, steps
+from graphmask.bars import bar
 from graphmask.fitting.training import Training
-
-__all__ = ["Progress", "steps"]
 
 #: A bar drawn at every step would cost more than the step.
 EVERY = 10

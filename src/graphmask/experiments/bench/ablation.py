@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.progress import track
-
+from graphmask.bars import steps
 from graphmask.experiments import runner
 from graphmask.fitting.recipe import PAPER, Recipe
 
@@ -22,14 +21,18 @@ VARIANTS: dict[str, Recipe] = {
 }
 
 
+TASKS = ("star", "relay")
+
+
 def measure(seeds: int) -> dict[str, Any]:
     """F1 per site of every variant and seed; the models are trained once per seed."""
     result: dict[str, Any] = {name: {} for name in VARIANTS}
-    with runner.one_thread():
-        for task in ("star", "relay"):
-            for seed in track(range(seeds), description=task, transient=True):
+    with runner.one_thread(), steps(len(TASKS) * seeds * len(VARIANTS), enabled=True) as step:
+        for task in TASKS:
+            for seed in range(seeds):
                 trained = runner.train_model(task, seed)
                 for name, recipe in VARIANTS.items():
+                    step(f"{task}, seed {seed}: {name}")
                     figures = runner.run(task, seed, recipe=recipe, trained=trained, progress=False).figures
                     result[name].setdefault(task, []).append(
                         {

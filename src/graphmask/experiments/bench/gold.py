@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.progress import track
-
+from graphmask.bars import steps
 from graphmask.experiments import runner
 from graphmask.fitting.recipe import Recipe
 
 
 def measure(names: Sequence[str], seeds: Sequence[int], recipe: str | Recipe = "noisy") -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    with runner.one_thread():
-        for name, seed in track([(n, s) for n in names for s in seeds], description="runs", transient=True):
-            runs[name].append(runner.run(name, seed, recipe=recipe, progress=False).figures)
+    with runner.one_thread(), steps(len(names) * len(seeds), enabled=True) as step:
+        for name in names:
+            for seed in seeds:
+                step(f"{name}, seed {seed}")
+                runs[name].append(runner.run(name, seed, recipe=recipe, progress=False).figures)
     return {"tasks": runs}
 
 
