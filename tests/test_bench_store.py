@@ -89,7 +89,7 @@ def test_a_sample_is_even_seeded_and_in_order(written: store.Store) -> None:
 
 def test_a_note_says_how_many_were_drawn(written: store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(everything, "SAMPLE", 200)
-    name, _, frame, note = everything.mask_leakage_of(written)
+    name, _, frame, note = everything.mask_leakage_of(written).work_out()
     assert (name, note) == ("mask_leakage", "200 of 700 graphs, drawn with seed 0")
     assert frame["examples"].to_list() == [200] * 3
 

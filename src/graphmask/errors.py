@@ -1,5 +1,25 @@
-"""The one exception this library raises on purpose."""
+"""The one exception this library raises on purpose, and checks of names and numbers that end in it."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class GraphMaskError(ValueError):
     """Says what was expected, what was found, and what to do about it."""
+
+
+def check_known(what: str, value: str, known: Iterable[str]) -> str:
+    """The value, if it is among the known ones; else an error that names them and the one that was meant."""
+    known = list(known)
+    if value in known:
+        return value
+    close = get_close_matches(value, known, 1)
+    meant = f" Did you mean {close[0]}?" if close else ""
+    raise GraphMaskError(f"Expected {what} among {', '.join(known)}, got {value!r}.{meant}")
+
+
+def check_least(option: str, value: int, least: int) -> int:
+    """The value, if it is not below the least that makes sense."""
+    if value < least:
+        raise GraphMaskError(f"Expected {option} to be {least} or more, got {value}.")
+    return value

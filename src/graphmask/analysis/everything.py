@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,22 @@ class Named(NamedTuple):
     title: str
     frame: polars.DataFrame
     note: str = ""
+
+    def for_json(self) -> dict[str, Any]:
+        rows = [list(row) for row in self.frame.rows()]
+        return {"title": self.title, "note": self.note, "columns": self.frame.columns, "rows": rows}
+
+
+class Planned(NamedTuple):
+    """A table that is still to be worked out: how many there will be, and their titles, are known before."""
+
+    name: str
+    title: str
+    work: Callable[[], polars.DataFrame]
+    note: str = ""
+
+    def work_out(self) -> Named:
+        return Named(self.name, self.title, self.work(), self.note)
 
 
 #: Sums over explanations: name -> title, and the table of a store, which streams through.
@@ -65,12 +82,14 @@ RUN_AGAIN: dict[str, tuple[str, Callable[..., polars.DataFrame]]] = {
 SAMPLE, BATCHES, SEED = 10_000, 8, 0
 
 
-def of_store(store: Store) -> Iterator[Named]:
+def of_store(store: Store) -> list[Planned]:
     """Tables from explanations alone, in memory that does not grow with their number."""
-    for name, (title, analysis) in STREAMED.items():
-        yield Named(name, title, _with_names(analysis(store), type_names(store)))
-    if has_one_class_each(store):
-        yield mask_leakage_of(store)
+
+    def work(analysis: Callable[[Store], polars.DataFrame]) -> polars.DataFrame:
+        return _with_names(analysis(store), type_names(store))
+
+    plan = [Planned(name, title, partial(work, analysis)) for name, (title, analysis) in STREAMED.items()]
+    return [*plan, *([mask_leakage_of(store)] if has_one_class_each(store) else [])]
 
 
 def type_names(store: Store) -> list[str] | None:
@@ -102,11 +121,13 @@ def _with_names(frame: polars.DataFrame, names: list[str] | None) -> polars.Data
     return frame.with_columns(*single, *lists)
 
 
-def mask_leakage_of(store: Store) -> Named:
+def mask_leakage_of(store: Store) -> Planned:
     """`mask_leakage` on a sample of fixed size, because its probe is fitted to all masks at once."""
-    frame = mask_leakage(store.sample(SAMPLE, SEED), seed=SEED, most=SAMPLE)
     note = drawn(min(SAMPLE, len(store)), len(store))
-    return Named("mask_leakage", "Can the prediction be read off the mask pattern?", frame, note)
+    title = "Can the prediction be read off the mask pattern?"
+    return Planned(
+        "mask_leakage", title, lambda: mask_leakage(store.sample(SAMPLE, SEED), seed=SEED, most=SAMPLE), note
+    )
 
 
 def has_one_class_each(store: Store) -> bool:
@@ -117,11 +138,13 @@ def has_one_class_each(store: Store) -> bool:
     return len(store) >= FEWEST and bool(store.graphs.select(one.all()).collect(engine="streaming").item())
 
 
-def of_model(method: Method, batches: Sequence[Any]) -> Iterator[Named]:
+def of_model(method: Method, batches: Sequence[Any]) -> list[Planned]:
     """Tables that need further runs of the model, on a sample of the batches; notes say on how many graphs."""
     some, note = sample(batches)
-    for name, (title, analysis) in RUN_AGAIN.items():
-        yield Named(name, title, analysis(method, some, allow_infeasible=True), note)
+    return [
+        Planned(name, title, partial(analysis, method, some, allow_infeasible=True), note)
+        for name, (title, analysis) in RUN_AGAIN.items()
+    ]
 
 
 def sample(batches: Sequence[Any]) -> tuple[list[Any], str]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import json as js
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from graphmask.bars import steps
 from graphmask.cli.common import Json, write_json
-from graphmask.cli.tables import write_tables
-from graphmask.errors import GraphMaskError
-
-if TYPE_CHECKING:
-    from graphmask.analysis import everything
+from graphmask.cli.tables import collect, write_tables
+from graphmask.errors import GraphMaskError, check_least
 
 
 def analyse(
@@ -23,44 +20,24 @@ def analyse(
     json: Json = None,
 ) -> None:
     """Which edge types, which paths, how stable, is what is kept needed: one table each, as CSV and JSON."""
-    if fits < 1:
-        raise GraphMaskError(f"Expected --fits to be 1 or more, got {fits}.")
+    check_least("--fits", fits, 1)
     from graphmask import store
-    from graphmask.analysis import everything, stability
-    from graphmask.cli import qa, srl
+    from graphmask.analysis import everything
     from graphmask.experiments import folder as folders
-    from graphmask.experiments import runner
+    from graphmask.experiments.stages import one_thread
 
-    study = {"srl": srl.analyse, "qa": qa.analyse}.get(folders.task_of(folder) or "")
-    if study:
-        return study(folder, fits, rows, json)
     run = folders.read(folder) if folders.task_of(folder) else None
     if run is None and fits > 1:
         raise GraphMaskError(
             f"Expected the folder of a run for --fits, which has a model to fit to, found no {folders.FIGURES} in "
             f"{folder}. Try: graphmask run; or compare your own fits with graphmask.analysis.stability."
         )
-    explanations = run.store if run else store.open(folder)
-    found: list[everything.Named] = []
-    tables = len(everything.STREAMED) + 1 + (len(everything.RUN_AGAIN) + fits - 1 if run else 0)
-    with runner.one_thread(), steps(tables, enabled=True) as step:
-        step("explanations")
-        for table in everything.of_store(explanations):
-            found.append(table)
-            step(table.title)
-        if run:
-            for table in everything.of_model(run.explainer, run.test):
-                found.append(table)
-                step(table.title)
-        if run and fits > 1:
-            some, note = everything.sample(run.test)
-            several = [run.explainer.explain_all(some, repair=False, allow_infeasible=True)]
-            for seed in range(run.figures["seed"] + 1, run.figures["seed"] + fits):
-                step(f"fit with seed {seed}")
-                again = type(run.explainer)(
-                    run.model, tolerance=run.explainer.tolerance, seed=seed, recipe=run.explainer.recipe
-                )
-                again.fit(*(runner.draw(run.name, run.figures["seed"], part) for part in (0, 1)), progress=False)
-                several.append(again.explain_all(some, repair=False, allow_infeasible=True))
-            found.append(everything.Named("stability", f"Agreement of {fits} fits", stability(several), note))
-    write_json(json, write_tables(folder, found, rows))
+    with one_thread(run is None or run.study.one_thread):
+        found = collect(run.study.tables(run, fits) if run else everything.of_store(store.open(folder)))
+    write_tables(folder, found, rows)
+    if json is None:
+        return
+    if run is None:
+        return write_json(json, {table.name: table.for_json() for table in found})
+    others: dict[str, Any] = js.loads(json.read_text()) if run.study.side_by_side and json.exists() else {}
+    write_json(json, {**others, **run.study.summary(run, found)})

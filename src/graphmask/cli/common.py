@@ -43,22 +43,3 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> No
     for row in rows:
         table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
     (console if sys.stdout.isatty() else Console(width=140, quiet=console.quiet)).print(table)
-
-
-def gold_rows(figures: dict[str, Any]) -> list[list[Any]]:
-    """One row per site, and one for all: precision, recall, F1."""
-    gold = figures["gold"]
-    rows = [*gold["per_site"], {"site": "all", **{key: gold[key] for key in ("precision", "recall", "f1")}}]
-    return [[row["site"], *(f"{row[key]:.1f}" for key in ("precision", "recall", "f1"))] for row in rows]
-
-
-def say_where_words_come_from() -> None:
-    """A run without word vectors learns all of them itself, and scores lower; nobody should find that out later."""
-    from graphmask.experiments import data
-
-    if data.glove() is None:
-        console.print(
-            f"no word vectors at {data.folder() / data.GLOVE}: this run learns its own, and scores lower",
-            highlight=False,
-            soft_wrap=True,
-        )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphmask.cli.common import Json, Out, Seed, console, gold_rows, show, write_json
+from graphmask.cli.common import Json, Out, Seed, console, show, write_json
 
 
 def demo(seed: Seed = 0, out: Out = Path("out/demo"), json: Json = None) -> None:
     """Train a star-graph model, fit GraphMask, compare with the known answer, write a page."""
-    from graphmask.cli.task_page import write_task_page
-    from graphmask.experiments import runner
+    from graphmask.experiments import gold, runner
+    from graphmask.experiments.task_page import write_task_page
 
     console.print(
         "A model is shown a star of coloured edges and asked: are there more of one colour than of another?\n"
@@ -26,8 +26,8 @@ def demo(seed: Seed = 0, out: Out = Path("out/demo"), json: Json = None) -> None
     figures = run.figures
     show(
         f"3. kept edges of {len(run.explanations):,} fresh graphs against the edges the model must use, per cent",
-        ["site", "precision", "recall", "F1"],
-        gold_rows(figures),
+        gold.HEADER,
+        gold.rows(figures),
     )
     console.print(
         f"   {figures['retained']:.1%} of the messages kept; with the others replaced, {figures['flips']:.2%} of the "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
+from graphmask.errors import check_known as check
+from graphmask.errors import check_least
+from graphmask.experiments import TASKS
+from graphmask.experiments.settings import PRECISIONS
 
-from graphmask.errors import GraphMaskError
+__all__ = ["METHODS", "PRECISIONS", "TASKS", "check", "check_least"]
 
-#: Tasks whose answer is known, and the studies on text. tests/test_cli.py holds all of these against what there is.
-TASKS, STUDIES = ("star", "relay"), ("srl", "qa")
+#: tests/test_cli.py holds these against the methods that there are.
 METHODS = (
     "graphmask",
     "erasure_search",
@@ -21,20 +22,3 @@ METHODS = (
     "occlusion",
     "random",
 )
-PRECISIONS = ("bf16",)
-
-
-def check(what: str, value: str, known: Iterable[str]) -> str:
-    """The value, if it is among the known ones; else an error that names them and the one that was meant."""
-    known = list(known)
-    if value in known:
-        return value
-    close = get_close_matches(value, known, 1)
-    meant = f" Did you mean {close[0]}?" if close else ""
-    raise GraphMaskError(f"Expected {what} among {', '.join(known)}, got {value!r}.{meant}")
-
-
-def check_least(option: str, value: int, least: int) -> int:
-    if value < least:
-        raise GraphMaskError(f"Expected {option} to be {least} or more, got {value}.")
-    return value

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphmask.cli.common import console, gold_rows
+from graphmask.cli.common import console
 
 
 def report(
@@ -19,10 +19,10 @@ def report(
     """Write one self-contained page, with the tables of `graphmask analyse` if it was run before."""
     from graphmask import store
     from graphmask.experiments import folder as folders
+    from graphmask.experiments import task_page
     from graphmask.files import read_json
     from graphmask.report.analysed import draw
     from graphmask.report.build import write_report
-    from graphmask.report.page import Table
 
     run = folders.figures_of(folder) if (folder / folders.FIGURES).exists() else None
     explanations = store.open(folder / folders.EXPLANATIONS if run else folder)
@@ -30,8 +30,7 @@ def report(
     analysed: dict[str, Any] = read_json(known) if known.exists() else {}
     gold = None
     if run and "gold" in run:
-        header = ["site", "precision", "recall", "F1"]
-        gold = Table("Kept edges against the known answer, per cent", header, gold_rows(run))
+        gold = task_page.gold_table(run)
     page = write_report(
         out or folder / "report.html",
         explanations,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as js
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,33 +14,31 @@ if TYPE_CHECKING:
     from graphmask.analysis import everything
 
 
-def collect(tables: Iterable[everything.Named], count: int) -> list[everything.Named]:
-    """The tables of a study as they are ready, with a bar of so many steps."""
+def collect(plan: Sequence[everything.Planned]) -> list[everything.Named]:
+    """The tables, worked out one by one, with a bar."""
     found = []
-    with steps(count, enabled=True) as step:
-        step("tables")
-        for table in tables:
-            found.append(table)
-            step(f"after: {table.title}")
+    with steps(len(plan), enabled=True) as step:
+        for planned in plan:
+            step(planned.title)
+            found.append(planned.work_out())
     return found
 
 
-def write_tables(folder: Path, found: Iterable[everything.Named], rows: int) -> dict[str, Any]:
+def write_tables(folder: Path, found: Iterable[everything.Named], rows: int) -> None:
     """Show the tables and write them: each as CSV, all as JSON, where `graphmask report` finds them."""
     from graphmask.files import write_bytes
 
     figures: dict[str, Any] = {}
-    for name, title, frame, note in found:
+    for table in found:
+        name, title, frame, note = table
         cells = [[_short(cell) for cell in row] for row in frame.head(rows).rows()]
         remarks = [note, f"first {rows} of {frame.height} rows" if frame.height > rows else ""]
         remark = "; ".join(filter(None, remarks))
         show(f"{title} ({remark})" if remark else title, frame.columns, cells)
         write_bytes(folder / "analysis" / f"{name}.csv", _flat(frame).write_csv().encode())
-        lists = [list(row) for row in frame.rows()]
-        figures[name] = {"title": title, "note": note, "columns": frame.columns, "rows": lists}
+        figures[name] = table.for_json()
     write_bytes(folder / "analysis" / "tables.json", (js.dumps(figures, indent=1) + "\n").encode())
     console.print(f"tables: {folder / 'analysis'}", highlight=False)
-    return figures
 
 
 def _short(cell: Any) -> Any:

@@ -1,17 +1,17 @@
-"""Tasks with known answers: data, model and gold explanations."""
+"""Studies, each from data to tables and pages (`settings.STUDIES`), and the tasks with known answers among them."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 
-from graphmask.errors import GraphMaskError
-from graphmask.experiments import relay, star_graphs
+from graphmask.errors import check_known
+from graphmask.experiments.settings import KNOWN
 
-TASKS: dict[str, ModuleType] = {"star": star_graphs, "relay": relay}
+#: Names of the tasks with known answers.
+TASKS = tuple(KNOWN)
 
 
 def get(name: str) -> ModuleType:
-    """The module of a task: ``generate``, ``train``, ``accuracy``."""
-    if name not in TASKS:
-        raise GraphMaskError(f"Expected a task among {', '.join(TASKS)}, got {name!r}.")
-    return TASKS[name]
+    """The module of a task with a known answer: ``generate``, ``make``, ``train``, ``accuracy``, ``describe``."""
+    return import_module(KNOWN[check_known("a task", name, TASKS)].module)

@@ -1,45 +1,17 @@
-"""What a run of a task leaves in its folder, and how `analyse` and `report` find it again."""
+"""What a run of a study leaves in its folder, and how `analyse` and `report` find it again."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from torch import nn
-from torch_geometric.data import Batch
-
-from graphmask import experiments, files, store, team
 from graphmask import explainer as explaining
-from graphmask.errors import GraphMaskError
-from graphmask.experiments import runner
-from graphmask.experiments.common import singles
-from graphmask.explainer import GraphMask
-
-FIGURES, MODEL, EXPLAINER, EXPLANATIONS = "run.json", "model.safetensors", "explainer.graphmask", "explanations"
-
-
-@dataclass
-class Folder:
-    """A finished run, read back."""
-
-    path: Path
-    figures: dict[str, Any]
-    task: ModuleType
-    model: nn.Module
-    explainer: GraphMask
-    store: store.Store
-
-    @property
-    def name(self) -> str:
-        return self.figures["task"]
-
-    @property
-    def test(self) -> list[Batch]:
-        """The graphs that were explained, drawn again."""
-        return runner.draw(self.name, self.figures["seed"], runner.TEST_PART)
+from graphmask import files, store, team
+from graphmask.errors import GraphMaskError, check_known
+from graphmask.experiments import study as studies
+from graphmask.experiments.settings import STUDIES
+from graphmask.experiments.study import EXPLAINER, EXPLANATIONS, FIGURES, MODEL, Context, Run
 
 
 def task_of(path: Path) -> str | None:
@@ -53,15 +25,6 @@ def figures_of(path: Path, *needed: str) -> dict[str, Any]:
     if not isinstance(figures, dict) or not isinstance(figures.get("task"), str) or not figures.keys() >= {*needed}:
         raise GraphMaskError(f"Expected the figures of a run at {path / FIGURES}, found a foreign file.")
     return figures
-
-
-def describe(name: str, batch: Batch) -> list[dict[str, Any]]:
-    """For each graph of a batch what a reader wants to see beside it."""
-    found = []
-    for graph in singles(batch):
-        nodes, edges, notes = experiments.get(name).describe(graph)
-        found.append({"node_labels": nodes, "edge_labels": edges, "notes": notes, "gold": graph.gold.t().tolist()})
-    return found
 
 
 def check_free(path: Path, **wanted: Any) -> None:
@@ -78,36 +41,39 @@ def check_free(path: Path, **wanted: Any) -> None:
         )
 
 
-def write(path: Path, run: runner.Run, *, progress: bool = True) -> store.Store:
-    """All explanations, as the gates are, without repair: those that the figures are of; model, gates and figures."""
-    name = run.figures["task"]
+def write(path: Path, run: Run[Any, Any], *, progress: bool = True) -> store.Store:
+    """A run that was made in memory: all explanations, then model, gates and figures."""
     first = team.first()
     # First: it is refused if the folder has explanations by another explainer, and then nothing is touched.
-    written = run.explainer.explain_all(
-        run.test,
-        out=path / EXPLANATIONS,
-        metadata=lambda batch: describe(name, batch),
-        repair=False,
-        allow_infeasible=True,
-        progress=progress and first,
-    )
+    written = run.study.write(run.corpus, run.model, run.explainer, path, progress=progress and first)
     if first:
-        files.write(path / MODEL, "model", run.model.state_dict(), {"task": name, "seed": run.figures["seed"]})
-        run.explainer.save(path / EXPLAINER)
-        # Last: a folder with figures is complete.
-        files.write_bytes(path / FIGURES, (json.dumps(run.figures, indent=2) + "\n").encode())
+        save(path, run)
     return written
 
 
-def read(path: Path) -> Folder:
+def save(path: Path, run: Run[Any, Any]) -> None:
+    """Model, gates and figures of a run whose explanations are in the folder."""
+    about = {"task": run.study.settings.task, "seed": run.study.settings.seed}
+    files.write(path / MODEL, "model", run.model.state_dict(), about)
+    run.explainer.save(path / EXPLAINER)
+    # Last: a folder with figures is complete.
+    files.write_bytes(path / FIGURES, (json.dumps(run.figures, indent=2) + "\n").encode())
+
+
+def read(path: Path) -> Run[Any, Any]:
+    """A finished run, read back; data from files must still be where they were."""
     if not (path / FIGURES).is_file():
         raise GraphMaskError(f"Expected the folder of a finished run, found no {FIGURES} in {path}. Try: graphmask run")
-    figures = figures_of(path)
-    task = experiments.get(figures["task"])
-    tensors, _ = files.read(path / MODEL, "model")
+    task = check_known("a task", figures_of(path)["task"], STUDIES)
+    figures = figures_of(path, *STUDIES[task].recorded)
     with files.understood(path / FIGURES, "run"):
-        model = task.make(seed=figures["seed"])
+        study = studies.of(STUDIES[task].of_run(figures))
+    tensors, _ = files.read(path / MODEL, "model")
+    corpus = study.prepare(Context(path, progress=False), finished=path)
+    with files.understood(path / FIGURES, "run"):
+        model = study.make(corpus)
     with files.understood(path / MODEL, "model"):
         model.load_state_dict(tensors)
     model.eval()
-    return Folder(path, figures, task, model, explaining.load(path / EXPLAINER, model), store.open(path / EXPLANATIONS))
+    explainer = explaining.load(path / EXPLAINER, model, forward=study.forward)
+    return Run(study, path, figures, corpus, model, explainer, store.open(path / EXPLANATIONS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +16,16 @@ from graphmask.explanation import Explanation
 from graphmask.gates.probe import Probe
 from graphmask.graphs.batches import default_forward
 from graphmask.tapping.restore import freeze, guest
+
+#: Columns of `rows`.
+HEADER = ["site", "precision", "recall", "F1"]
+
+
+def rows(figures: Mapping[str, Any]) -> list[list[Any]]:
+    """For people, of the figures of a run: one row per site, and one for all."""
+    gold, keys = figures["gold"], ("precision", "recall", "f1")
+    found = [*gold["per_site"], {"site": "all", **{key: gold[key] for key in keys}}]
+    return [[row["site"], *(f"{row[key]:.1f}" for key in keys)] for row in found]
 
 
 def compare(explanations: Iterable[Explanation], data: Sequence[Batch]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,17 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
+class Kept(TypedDict, total=False):
+    """Where a training is kept, and whether it shows a bar."""
+
+    path: Path | None
+    progress: bool
+
+
+#: A line per epoch, and CPU seconds.
+Trained = tuple[list[dict[str, float]], float]
+
+
 def train(
     model: nn.Module,
     batches: Callable[[int], Batches],
@@ -48,7 +59,7 @@ def train(
     seed: int,
     path: Path | None = None,
     progress: bool = True,
-) -> tuple[list[dict[str, float]], float]:
+) -> Trained:
     """Train in place, keep the state that scores best; returns a line per epoch, and CPU seconds.
 
     Args:

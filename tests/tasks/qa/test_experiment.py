@@ -84,7 +84,7 @@ def test_each_explanation_knows_its_question(run):
 def test_a_run_comes_back_from_its_folder(run):
     again = experiment.read(run.path)
     assert again.figures == json.loads((run.path / "run.json").read_text())
-    assert again.preset == TINY
+    assert again.study.preset == TINY
     for name, value in run.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], value)
     with pytest.raises(GraphMaskError, match=r"found no run.json"):
@@ -147,7 +147,8 @@ def test_all_tables_and_the_commands(run, tmp_path):
     assert done.exit_code == 0, done.output
     found = json.loads(figures.read_text())
     assert found["accuracy"] == run.figures["accuracy"]
-    assert len(found["tables"]) == study.TABLES + 3
+    assert [*found["tables"]] == [planned.name for planned in run.study.tables(run, 2)]
+    assert len(found["tables"]) == len(run.study.tables(run, 1)) + 3 == 17
     by_form = {row["form"]: row for row in found["tables"]["forms"]}
     assert by_form["matrix"]["retained"] == run.figures["retained"]
     assert by_form["edges"]["output"] < 1e-5

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from graphmask import GraphMaskError, masked
 from graphmask.cli import app
+from graphmask.experiments import fits
 from graphmask.experiments.srl import conll09, experiment, learning, study
 from graphmask.experiments.srl.learning import Schedule
 from graphmask.experiments.srl.model import Sizes
@@ -136,10 +137,12 @@ def test_soft_gates_are_the_layers_own(run):
 
 
 def test_all_tables_and_the_file_of_figures(run):
-    found = list(study.tables(run, 2, progress=False))
+    found = [planned.work_out() for planned in run.study.tables(run, 2)]
     names = [named.name for named in found]
     assert next(named for named in found if named.name == "attribution").note == "2 test examples, drawn with seed 0"
     assert names[:5] == ["labels", "superfluous", "aims", "paths", "distances"]
+    assert names[5:] == ["soft_gates", "erosion", "dropped", "attribution", "stability", "seeds"]
+    assert [planned.name for planned in run.study.tables(run, 1)] == names[:-2]
     figures = json.loads(json.dumps(study.figures(run, found)))
     assert figures["erosion"]["superfluous"]["0"][0] == pytest.approx(run.figures["f1"])
     assert figures["erosion"]["superfluous"]["1"][0] == pytest.approx(run.figures["masked_f1"])
@@ -153,7 +156,7 @@ def test_all_tables_and_the_file_of_figures(run):
     assert paths == sum(row["paths"] for row in figures["distances"])
     # A fit that is there is not made again.
     written = (run.path / "fits" / "1.graphmask").stat().st_mtime_ns
-    again, _ = study.several_fits(run, 2, progress=False)
+    again, _ = fits.compared(run, 2)
     assert (run.path / "fits" / "1.graphmask").stat().st_mtime_ns == written
     assert again.equals(next(named.frame for named in found if named.name == "stability"))
 

@@ -231,7 +231,7 @@ def analyse(folder: Path, name: str) -> int:
     opened = store.open(folder)
     with runner.one_thread():
         if name == SAMPLED:
-            return everything.mask_leakage_of(opened).frame.height
+            return everything.mask_leakage_of(opened).work_out().frame.height
         return everything.STREAMED[name][1](opened).height
 
 

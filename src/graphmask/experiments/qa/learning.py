@@ -1,27 +1,24 @@
-"""Training Entity-GCN, and what it answers."""
+"""Training Entity-GCN and its gates, and what it answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphmask.experiments import learning
+from graphmask.experiments.qa.corpus import Corpus
 from graphmask.experiments.qa.examples import Examples, Loader
 from graphmask.experiments.qa.model import EntityGCN, forward
+from graphmask.experiments.qa.presets import Preset, Schedule
+from graphmask.explainer import GraphMask
 
-
-@dataclass(frozen=True)
-class Schedule(learning.Pace):
-    """The pace of training, the questions of a batch, and how many messages are dropped (`EntityGCN.messages`)."""
-
-    size: int = 32
-    message_dropout: float = 0.0
+#: Of a question: whether the model still gives the same answer, and how sure it is of it.
+DIVERGENCE = "kl"
 
 
 def train(
@@ -31,10 +28,9 @@ def train(
     schedule: Schedule,
     *,
     seed: int,
-    path: Path | None = None,
-    progress: bool = True,
-) -> tuple[list[dict[str, float]], float]:
-    """See `tasks.learning.train`. Questions whose answer is nowhere mentioned teach nothing and are left out."""
+    **kept: Unpack[learning.Kept],
+) -> learning.Trained:
+    """See `experiments.learning.train`. Questions whose answer is nowhere mentioned teach nothing and are left out."""
     answerable = examples.answerable.nonzero().flatten()
 
     def loss(batch: Mapping[str, Any]) -> Tensor:
@@ -50,19 +46,44 @@ def train(
         measure="accuracy",
         settings={"examples": len(answerable)},
         seed=seed,
-        path=path,
-        progress=progress,
+        **kept,
     )
     model.message_dropout = 0.0  # gates are not trained with it: what a layer sends is what they choose from
     return done
 
 
+def fit(
+    model: nn.Module,
+    corpus: Corpus,
+    preset: Preset,
+    *,
+    seed: int,
+    form: str = "matrix",
+    path: Path | None = None,
+    progress: bool = True,
+) -> GraphMask:
+    """Train gates on the training part; thresholds are chosen on the development part."""
+    tolerance = preset.aim * preset.tolerance
+    explainer = GraphMask(model, forward, DIVERGENCE, tolerance, seed, recipe=preset.recipe, hidden=preset.hidden)
+    dev = corpus.parts["dev"]
+    some = torch.randperm(len(dev), generator=torch.Generator().manual_seed(0))[: preset.calibrate]
+    explainer.fit(
+        Loader(corpus.parts["train"], preset.gate_size, form=form, seed=seed),
+        Loader(dev, 64, form=form, only=some),
+        epochs=preset.gate_epochs,
+        checkpoint=path,
+        progress=progress,
+    )
+    explainer.calibrate(Loader(dev, 64, form=form), tolerance=preset.tolerance)
+    return explainer
+
+
 @torch.no_grad()
-def predict(model: nn.Module, examples: Examples, *, form: str = "matrix", size: int = 128) -> Tensor:
+def predict(model: nn.Module, examples: Examples, *, size: int = 128) -> Tensor:
     """``[n]``: the candidate that scores best, for every question."""
     model.eval()
     found = torch.empty(len(examples), dtype=torch.long)
-    for batch in Loader(examples, size, form=form):
+    for batch in Loader(examples, size):
         found[batch["example"]] = forward(model, batch).argmax(1)
     return found
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,27 +12,29 @@ from torch import Tensor
 
 from graphmask import analysis, methods
 from graphmask import explainer as explaining
-from graphmask.analysis.everything import Named
+from graphmask.analysis.everything import Named, Planned
 from graphmask.analysis.tables import share, table
 from graphmask.analysis.tally import Tally
 from graphmask.experiments import fits as fitting
-from graphmask.experiments.qa import evidence, experiment
+from graphmask.experiments import study as studies
+from graphmask.experiments.qa import evidence, learning
+from graphmask.experiments.qa.corpus import Corpus, record
 from graphmask.experiments.qa.examples import Examples, in_order
-from graphmask.experiments.qa.experiment import Run
 from graphmask.experiments.qa.mentions import COREF, DOC_BASED, MATCH, RELATIONS
-from graphmask.experiments.qa.model import forward, make
+from graphmask.experiments.qa.model import EntityGCN, forward, make
+from graphmask.experiments.qa.presets import Preset
 from graphmask.experiments.qa.questions import SUBJECT
 from graphmask.explanation import Explanation
 
 if TYPE_CHECKING:
     import polars
 
+Run = studies.Run[Corpus, EntityGCN]
+
 #: Methods whose attribution is compared; they explain each example for itself.
 OTHERS = ("unamortised", "gnn_explainer", "integrated_gradients")
 #: Test questions that they explain: all with evidence, so that the same explanations serve twice.
 SAMPLE, AT_ONCE = 200, 50
-#: How many tables there are from one fit.
-TABLES = 14
 
 
 def correct(output: Tensor, batch: Mapping[str, Any]) -> Tensor:
@@ -135,28 +138,11 @@ def compared(run: Run, size: int, *, seed: int = 0) -> dict[str, list[Explanatio
         found[name] = list(method.explain_all(batches, repair=False, allow_infeasible=True))
     for explanations in found.values():
         for number, explanation in zip(chosen, explanations, strict=True):
-            explanation.info |= experiment.record(test, number, int(explanation.original.argmax()))
+            explanation.info |= record(test, number, int(explanation.original.argmax()))
     return found
 
 
-def several_fits(run: Run, fits: int, *, progress: bool = True) -> tuple[polars.DataFrame, list[dict[str, Any]]]:
-    """Gates with other seeds for the same model: how far they agree, and the figures of each."""
-    test = run.corpus.parts["test"]
-    figures, masks = [], []
-    for explainer in fitting.several(
-        run.path / "fits",
-        run.explainer,
-        fits,
-        lambda seed, path: experiment.fit(run.model, run.corpus, run.preset, seed=seed, path=path, progress=progress),
-        lambda path: explaining.load(path, run.model, forward=forward),
-    ):
-        explanations = list(explainer.explain_all(in_order(test), repair=False, allow_infeasible=True))
-        figures.append({"seed": explainer.seed, **experiment.measured(explainer, test, explanations)})
-        masks.append(explanations)
-    return analysis.stability(masks), figures
-
-
-def forms(run: Run, explanations: Sequence[Explanation], *, progress: bool = True) -> polars.DataFrame:
+def forms(run: Run, explanations: Sequence[Explanation], preset: Preset) -> polars.DataFrame:
     """The same model over lists of edges, explained through ordinary hooks, beside the matrix form.
 
     Gates of the edge form see the message and the relation as well; those of the matrix form see the two states.
@@ -166,13 +152,13 @@ def forms(run: Run, explanations: Sequence[Explanation], *, progress: bool = Tru
         output: largest difference between the two forms' scores of a mentioned candidate.
         kappa: agreement of the edge form's masks with the matrix form's.
     """
-    test, path = run.corpus.parts["test"], run.path / "fits" / "edges.graphmask"
-    twin = make("edges", run.corpus.words.table, run.preset.sizes, run.corpus.candidates, seed=0)
+    test, path = run.corpus.parts["test"], run.folder / "fits" / "edges.graphmask"
+    twin = make("edges", run.corpus.words.table, preset.sizes, run.corpus.candidates, seed=0)
     twin.load_state_dict(run.model.state_dict())
     twin.eval()
     if not path.exists():
         seed = run.explainer.seed
-        experiment.fit(twin, run.corpus, run.preset, seed=seed, form="edges", progress=progress).save(path)
+        learning.fit(twin, run.corpus, preset, seed=seed, form="edges", progress=False).save(path)
     explainer = explaining.load(path, twin, forward=forward)
     theirs = list(explainer.explain_all(in_order(test, form="edges"), repair=False, allow_infeasible=True))
     pairs = list(zip(explanations, theirs, strict=True))
@@ -180,46 +166,67 @@ def forms(run: Run, explanations: Sequence[Explanation], *, progress: bool = Tru
     opened = torch.cat([(one.kept.long() + other.kept.long()).flatten() for one, other in pairs])
     kappa = analysis.fleiss_kappa(torch.stack([2 - opened, opened], 1))
     rows = []
-    for form, measured in (("matrix", run.figures), ("edges", experiment.measured(explainer, test, theirs))):
+    for form, measured in (("matrix", run.figures), ("edges", run.study.measure(run.corpus, twin, explainer, theirs))):
         figures = (measured[name] for name in ("retained", "accuracy_change", "divergence"))
         rows.append((form, *figures, apart, kappa))
     columns = {"retained": float, "accuracy_change": float, "divergence": float, "output": float, "kappa": float}
     return table({"form": str} | columns, rows)
 
 
-def tables(run: Run, fits: int, *, progress: bool = True) -> Iterator[Named]:
-    """Every table of the study, as they are ready."""
-    test = in_order(run.corpus.parts["test"])
-    explanations = list(run.store)
-    yield Named("rules", "Accuracy of rules without a model", _pairs(run.figures["rules"], "rule", "accuracy"))
-    yield Named("types", "Edges kept, by type and layer", types(explanations))
-    yield Named("overlap", "COREF edges that run beside a MATCH edge", overlap(explanations))
-    at_query = analysis.connections(explanations, "subject_nodes", "predicted_nodes")
-    yield Named("connections", "Kept edges at the query's mentions and the answer's", at_query)
-    on_paths = analysis.edges_on_paths(explanations, sources="subject_nodes")
-    yield Named("on_paths", "Kept edges on paths from mentions of the query", on_paths)
-    reached = candidates_connected(explanations)
-    yield Named("candidates", "Candidates that a kept path from the query reaches", _pairs(reached, "which", "share"))
-    yield Named("patterns", "Commonest kept paths from the query", patterns(explanations))
-    yield Named("shapes", "Kept paths from the query, MATCH and DOC-BASED as one", shapes(explanations))
-    yield Named("inverses", "Kept edges whose inverse is kept too", analysis.inverses(explanations))
-    yield Named("dropped", "Accuracy, and answers that stay, without one layer's messages", knock_out(run, test))
-    eroded = analysis.erosion(run.explainer, test, correct, allow_infeasible=True)
-    yield Named("erosion", "Accuracy without a random part of the messages", eroded)
-    by_method = compared(run, SAMPLE)
-    note = f"{len(by_method['graphmask'])} test questions with evidence, drawn with seed 0"
-    yield Named("attribution", "Share of the attribution per layer", analysis.attribution_by_layer(by_method), note)
-    yield Named("levels", "Messages that score above a level", analysis.attribution_levels(by_method), note)
-    agreed = evidence.agreement({"graphmask, all of test": explanations, **by_method})
-    yield Named("evidence", "Agreement with people's evidence", agreed, f"all others: {note}")
+def plan(run: Run, fits: int, preset: Preset) -> list[Planned]:
+    """Every table of the study."""
+    test, size = run.test, len(sample(run.corpus.parts["test"], SAMPLE))
+    explanations = cache(lambda: list(run.store))
+    by_method = cache(lambda: compared(run, SAMPLE))
+
+    def of_all(analysed: Callable[..., polars.DataFrame], *more: Any, **options: Any) -> Callable[[], polars.DataFrame]:
+        return lambda: analysed(explanations(), *more, **options)
+
+    def reached() -> polars.DataFrame:
+        return _pairs(candidates_connected(explanations()), "which", "share")
+
+    def agreed() -> polars.DataFrame:
+        return evidence.agreement({"graphmask, all of test": explanations(), **by_method()})
+
+    eroded = partial(analysis.erosion, run.explainer, test, correct, allow_infeasible=True)
+    note = f"{size} test questions with evidence, drawn with seed 0"
+    tables = [
+        Planned("rules", "Accuracy of rules without a model", lambda: _pairs(run.figures["rules"], "rule", "accuracy")),
+        Planned("types", "Edges kept, by type and layer", of_all(types)),
+        Planned("overlap", "COREF edges that run beside a MATCH edge", of_all(overlap)),
+        Planned(
+            "connections",
+            "Kept edges at the query's mentions and the answer's",
+            of_all(analysis.connections, "subject_nodes", "predicted_nodes"),
+        ),
+        Planned(
+            "on_paths",
+            "Kept edges on paths from mentions of the query",
+            of_all(analysis.edges_on_paths, sources="subject_nodes"),
+        ),
+        Planned("candidates", "Candidates that a kept path from the query reaches", reached),
+        Planned("patterns", "Commonest kept paths from the query", of_all(patterns)),
+        Planned("shapes", "Kept paths from the query, MATCH and DOC-BASED as one", of_all(shapes)),
+        Planned("inverses", "Kept edges whose inverse is kept too", of_all(analysis.inverses)),
+        Planned(
+            "dropped", "Accuracy, and answers that stay, without one layer's messages", lambda: knock_out(run, test)
+        ),
+        Planned("erosion", "Accuracy without a random part of the messages", eroded),
+        Planned(
+            "attribution",
+            "Share of the attribution per layer",
+            lambda: analysis.attribution_by_layer(by_method()),
+            note,
+        ),
+        Planned("levels", "Messages that score above a level", lambda: analysis.attribution_levels(by_method()), note),
+        Planned("evidence", "Agreement with people's evidence", agreed, f"all others: {note}"),
+    ]
     if fits > 1:
-        both = forms(run, explanations, progress=progress)
-        yield Named("forms", "Adjacency matrices and lists of edges", both)
-        kappa, seeds = several_fits(run, fits, progress=progress)
-        yield Named("stability", f"Agreement of {fits} fits", kappa)
-        columns = {name: int if name == "seed" else float for name in SEED_FIGURES}
-        rows = [tuple(found[name] for name in SEED_FIGURES) for found in seeds]
-        yield Named("seeds", "Each fit on test data", table(columns, rows))
+        tables.append(
+            Planned("forms", "Adjacency matrices and lists of edges", lambda: forms(run, explanations(), preset))
+        )
+        tables += fitting.plan(run, fits, SEED_FIGURES)
+    return tables
 
 
 SEED_FIGURES = ("seed", "masked_accuracy", "accuracy_change", "retained", "divergence", "flips", "faithful")
@@ -233,12 +240,8 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
     summary: dict[str, Any] = {key: run.figures[key] for key in OWN}
     tally = Tally.of(run.store)
     summary["retained_by_layer"] = [kept / tally.kept for kept, _ in tally.per_site]
-    if "stability" in by_name:
-        whole = by_name["stability"].filter(by_name["stability"]["layer"].is_null()).row(0, named=True)
-        seeds = by_name["seeds"]
-        summary |= {"kappa": whole["kappa"], "jaccard": whole["jaccard"], "fits": seeds.height}
-        # Over seeds, as what one seed does might be luck; the tables are of the first.
-        summary |= {key: seeds[key].mean() for key in ("masked_accuracy", "accuracy_change", "retained")}
+    # The tables are of the first fit.
+    summary |= fitting.summary(by_name, ("masked_accuracy", "accuracy_change", "retained"))
     dropped = by_name["dropped"].filter(by_name["dropped"]["layer"].is_not_null())
     accuracy, agreement = (dropped.filter(dropped["measure"] == name)["value"].to_list() for name in KNOCK_OUT)
     summary |= {"knockout": accuracy, "knockout_agreement": agreement}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,8 @@ from torch_geometric.data import Batch
 from graphmask.experiments import buckets, learning
 from graphmask.experiments.srl.conll09 import Sentence
 from graphmask.experiments.srl.examples import NO_ROLE, Examples
+from graphmask.experiments.srl.presets import Schedule
 from graphmask.experiments.srl.scorer import Counts
-
-
-@dataclass(frozen=True)
-class Schedule(learning.Pace):
-    """The pace of training, and the size of a batch."""
-
-    tokens: int = 1500
 
 
 def forward(model: nn.Module, batch: Batch) -> Tensor:
@@ -52,13 +46,9 @@ def train(
     schedule: Schedule,
     *,
     seed: int,
-    path: Path | None = None,
-    progress: bool = True,
-) -> tuple[list[dict[str, float]], float]:
-    """Train in place, keep the state that is best on development data; returns a line per epoch, and CPU seconds.
-
-    ``path`` is written after every epoch; if it exists, training goes on from it with the same result.
-    """
+    **kept: Unpack[learning.Kept],
+) -> learning.Trained:
+    """See `experiments.learning.train`; the best state is that with the highest F1."""
     lengths = examples.lengths()
 
     def loss(numbers: Sequence[int]) -> Tensor:
@@ -74,8 +64,7 @@ def train(
         measure="f1",
         settings={"examples": len(examples)},
         seed=seed,
-        path=path,
-        progress=progress,
+        **kept,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,13 +12,14 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from graphmask import analysis, methods
-from graphmask import explainer as explaining
-from graphmask.analysis.everything import Named
+from graphmask.analysis.everything import Named, Planned
 from graphmask.analysis.tables import table
 from graphmask.experiments import fits as fitting
-from graphmask.experiments.srl import experiment, learning
+from graphmask.experiments import study as studies
+from graphmask.experiments.srl import learning
+from graphmask.experiments.srl.corpus import Corpus, in_order
 from graphmask.experiments.srl.examples import Vocabularies
-from graphmask.experiments.srl.experiment import Run
+from graphmask.experiments.srl.model import Labeller
 from graphmask.experiments.srl.scorer import Counts
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
@@ -28,6 +30,8 @@ from graphmask.tapping.trace import record
 
 if TYPE_CHECKING:
     import polars
+
+Run = studies.Run[Corpus, Labeller]
 
 #: The paper leaves out types that occur in less of the examples, and calls superfluous what is dropped more often.
 OCCURRENCE, SUPERFLUOUS = 0.1, 0.99
@@ -161,32 +165,9 @@ def attribution(run: Run, names: Sequence[str], *, sample: int, seed: int = 0) -
     return analysis.attribution_by_layer(found)
 
 
-def several_fits(run: Run, fits: int, *, progress: bool = True) -> tuple[polars.DataFrame, list[dict[str, Any]]]:
-    """Gates with other seeds for the same model: how far they agree, and the figures of each."""
-    test = run.corpus.parts["test"]
-    batches = experiment.in_order(test)
-    roles = learning.predict(run.model, test)
-    preset, tolerance = experiment.get(run.figures["preset"]), run.explainer.tolerance
-    figures, masks = [], []
-    for explainer in fitting.several(
-        run.path / "fits",
-        run.explainer,
-        fits,
-        lambda seed, path: experiment.fit(
-            run.model, run.corpus, preset, tolerance, seed=seed, path=path, progress=progress
-        ),
-        lambda path: explaining.load(path, run.model, forward=learning.forward),
-    ):
-        explanations = list(explainer.explain_all(batches, repair=False, allow_infeasible=True))
-        figures.append({"seed": explainer.seed, **experiment.measured(explainer, test, roles, explanations)})
-        masks.append(explanations)
-    return analysis.stability(masks), figures
-
-
 def erosion(run: Run, *, draws: int = 10) -> polars.DataFrame:
     """F1 when random parts of the superfluous, then of the retained messages are dropped (appendix J)."""
-    batches = experiment.in_order(run.corpus.parts["test"])
-    return analysis.erosion(run.explainer, batches, f1, draws=draws, allow_infeasible=True)
+    return analysis.erosion(run.explainer, run.test, f1, draws=draws, allow_infeasible=True)
 
 
 def frequent(frame: polars.DataFrame, rows: int = 12) -> polars.DataFrame:
@@ -199,34 +180,45 @@ def frequent(frame: polars.DataFrame, rows: int = 12) -> polars.DataFrame:
 
 #: Methods whose attribution is compared by layer; they explain each example for itself.
 OTHERS = ("integrated_gradients", "gnn_explainer", "unamortised")
-#: How many tables there are from one fit.
-TABLES = 9
 
 
-def tables(run: Run, fits: int, *, progress: bool = True) -> Iterator[Named]:
-    """Every table of the study, as they are ready."""
-    vocabularies, parts = run.corpus.vocabularies, run.corpus.parts
-    explanations = list(run.store)
-    by_label = labels(explanations, vocabularies)
-    yield Named("labels", "Dependency labels by kind of predicate", frequent(by_label))
-    never = {label: 1.0 for label in superfluous(by_label)}
-    yield Named("superfluous", "Frequent labels that are always superfluous", _table(never, "label", "dropped"))
-    yield Named("aims", "What kept edges point to", _table(aims(explanations), "target", "share"))
-    yield Named("paths", "Paths from predicate to predicted role, by edges retained", path_lengths(explanations))
-    yield Named("distances", "Paths that are used, by distance of predicate and role", distances(explanations))
-    test = experiment.in_order(parts["test"])
-    soft = soft_gates(run.explainer, experiment.in_order(parts["dev"]), test)
-    yield Named("soft_gates", "The model without messages whose own gates are low", _table(soft, "figure", "value"))
-    yield Named("erosion", "F1 of the model without a random part of its messages", erosion(run))
-    dropped = analysis.layers_dropped(run.explainer, test, f1, allow_infeasible=True)
-    yield Named("dropped", "F1 of the model without one layer's messages", dropped)
+def plan(run: Run, fits: int) -> list[Planned]:
+    """Every table of the study."""
+    parts, test = run.corpus.parts, run.test
+    explanations = cache(lambda: list(run.store))
+    by_label = cache(lambda: labels(explanations(), run.corpus.vocabularies))
+
+    def never() -> polars.DataFrame:
+        return _table({label: 1.0 for label in superfluous(by_label())}, "label", "dropped")
+
+    def soft() -> polars.DataFrame:
+        return _table(soft_gates(run.explainer, in_order(parts["dev"]), test), "figure", "value")
+
+    dropped = partial(analysis.layers_dropped, run.explainer, test, f1, allow_infeasible=True)
     note = f"{SAMPLE} test examples, drawn with seed 0"
-    shares = attribution(run, OTHERS, sample=SAMPLE)
-    yield Named("attribution", "Share of the attribution per layer and method", shares, note)
-    if fits > 1:
-        kappa, seeds = several_fits(run, fits, progress=progress)
-        yield Named("stability", f"Agreement of {fits} fits", kappa)
-        yield Named("seeds", "Each fit on test data", _rows(seeds, SEED_FIGURES))
+    return [
+        Planned("labels", "Dependency labels by kind of predicate", lambda: frequent(by_label())),
+        Planned("superfluous", "Frequent labels that are always superfluous", never),
+        Planned("aims", "What kept edges point to", lambda: _table(aims(explanations()), "target", "share")),
+        Planned(
+            "paths",
+            "Paths from predicate to predicted role, by edges retained",
+            lambda: path_lengths(explanations()),
+        ),
+        Planned(
+            "distances", "Paths that are used, by distance of predicate and role", lambda: distances(explanations())
+        ),
+        Planned("soft_gates", "The model without messages whose own gates are low", soft),
+        Planned("erosion", "F1 of the model without a random part of its messages", lambda: erosion(run)),
+        Planned("dropped", "F1 of the model without one layer's messages", dropped),
+        Planned(
+            "attribution",
+            "Share of the attribution per layer and method",
+            lambda: attribution(run, OTHERS, sample=SAMPLE),
+            note,
+        ),
+        *(fitting.plan(run, fits, SEED_FIGURES) if fits > 1 else ()),
+    ]
 
 
 SEED_FIGURES = ("seed", "f1", "masked_f1", "f1_change", "retained", "divergence", "flips", "faithful")
@@ -236,12 +228,8 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
     """The study's numbers for a file: the run's own, and every table as rows."""
     by_name = {named.name: named.frame for named in found}
     summary = {key: run.figures[key] for key in ("f1", "masked_f1", "f1_change", "retained", "retained_per_site")}
-    if "stability" in by_name:
-        whole = by_name["stability"].filter(by_name["stability"]["layer"].is_null()).row(0, named=True)
-        seeds = by_name["seeds"]
-        summary |= {"kappa": whole["kappa"], "jaccard": whole["jaccard"], "fits": seeds.height}
-        # Over seeds, as what one seed does might be luck; the tables below are of the first.
-        summary |= {key: seeds[key].mean() for key in ("masked_f1", "f1_change", "retained")}
+    # The tables below are of the first fit.
+    summary |= fitting.summary(by_name, ("masked_f1", "f1_change", "retained"))
     for key in ("tolerance", "by_kind", "divergence", "flips", "faithful", "examples"):
         summary[key] = run.figures[key]
     eroded: dict[str, dict[str, list[float]]] = {}
@@ -257,8 +245,3 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
 
 def _table(found: dict[str, float], name: str, value: str) -> polars.DataFrame:
     return table({name: str, value: float}, list(found.items()))
-
-
-def _rows(found: Sequence[dict[str, Any]], columns: Sequence[str]) -> polars.DataFrame:
-    kinds = {name: int if name == "seed" else float for name in columns}
-    return table(kinds, [tuple(row[name] for name in columns) for row in found])

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from graphmask import experiments
-from graphmask.cli.common import gold_rows
-from graphmask.experiments.runner import Run
+from graphmask.experiments import gold
+from graphmask.experiments.study import Run
 from graphmask.report.build import write_page
 from graphmask.report.page import Table
 
 
-def write_task_page(path: Path, run: Run, name: str, examples: int = 6) -> Path:
+def gold_table(figures: Mapping[str, Any]) -> Table:
+    return Table("Kept edges against the known answer, per cent", gold.HEADER, gold.rows(figures))
+
+
+def write_task_page(path: Path, run: Run[Any, nn.Module], name: str, examples: int = 6) -> Path:
     """The page of a run: a few fresh graphs explained as the figures are, without repair, with the gold."""
     task = experiments.get(name)
     graphs = task.generate(8 * examples, seed=run.figures["seed"] + 424_242, batch_size=1)
@@ -21,9 +29,7 @@ def write_task_page(path: Path, run: Run, name: str, examples: int = 6) -> Path:
     labels = [task.describe(graph) for graph in graphs]
     figures = run.figures
     tables = [
-        Table(
-            "Kept edges against the known answer, per cent", ["site", "precision", "recall", "F1"], gold_rows(figures)
-        ),
+        gold_table(figures),
         Table(
             f"{len(run.explanations):,} fresh graphs, each run again without what was dropped",
             ["", "value"],
