@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from graphmask.errors import GraphMaskError
+
+
+def in_order(examples: Any, size: int = 64, form: str | None = None) -> list[Any]:
+    """Batches whose graphs come in the order of the examples: explanations are found by their number.
+
+    ``examples`` have a length and ``batch(numbers)``, or ``batch(numbers, form)`` where there are several forms.
+    """
+    more = () if form is None else (form,)
+    return [examples.batch(range(low, min(low + size, len(examples))), *more) for low in range(0, len(examples), size)]
 
 
 def batches(

@@ -123,29 +123,29 @@ def build(make: Callable[[], Model], seed: int) -> Model:
         return make()
 
 
-def fit(
-    model: nn.Module,
-    sample: Callable[[int, int], list[Batch]],
+def trained(
+    model: Model,
+    sample: Callable[..., list[Batch]],
     *,
     seed: int,
     graphs: int,
-    chunk: int,
     lr: float,
     target: float,
     weight_decay: float = 0.0,
+    chunk: int = 10_000,
     margin: float = 3.0,
     held_out: int = 5_000,
-) -> float:
-    """Train on up to `graphs` fresh graphs, `chunk` at a time; returns the accuracy on `held_out` new ones.
+) -> tuple[Model, float]:
+    """The model, trained on up to `graphs` fresh graphs, `chunk` at a time; and its accuracy on `held_out` new ones.
 
-    `sample(count, seed)` draws batches. The learning rate falls linearly with every chunk. Training ends early
+    `sample(count, seed=seed)` draws batches. The learning rate falls linearly with every chunk. Training ends early
     once a share `target` of the validation graphs is right by at least `margin`: being right by a hair on the
     validation set would not yet promise to be right on every other graph.
     """
     rng = torch.Generator().manual_seed(seed)
 
     def fresh(count: int) -> list[Batch]:
-        return sample(count, int(torch.randint(2**62, (), generator=rng)))
+        return sample(count, seed=int(torch.randint(2**62, (), generator=rng)))
 
     validation, test = fresh(held_out), fresh(held_out)
     chunks = -(-graphs // chunk)
@@ -162,4 +162,4 @@ def fit(
         if (margins(model, validation) >= margin).double().mean().item() >= target:
             break
     model.eval()
-    return accuracy(model, test)
+    return model, accuracy(model, test)

@@ -4,6 +4,7 @@ The gold explanation is known: exactly the edges of the two queried colours.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +19,9 @@ from graphmask.experiments.common import (
     coloured,
     distinct_pair,
     first_nodes,
-    fit,
     mlp,
     starts,
+    trained,
 )
 
 __all__ = ["RelationalConv", "StarConfig", "StarModel", "accuracy", "generate", "train"]
@@ -115,17 +116,8 @@ def make(*, seed: int, config: StarConfig = DEFAULT) -> StarModel:
 
 def train(*, seed: int, graphs: int = 400_000, config: StarConfig = DEFAULT) -> tuple[StarModel, float]:
     """A trained model in eval mode and its accuracy on 5,000 fresh graphs (1.0 for all seeds tried)."""
-    model = make(seed=seed, config=config)
-    score = fit(
-        model,
-        lambda count, seed: generate(count, seed=seed, config=config),
-        seed=seed,
-        graphs=graphs,
-        chunk=10_000,
-        lr=2e-3,
-        target=1.0,
-    )
-    return model, score
+    model, sample = make(seed=seed, config=config), partial(generate, config=config)
+    return trained(model, sample, seed=seed, graphs=graphs, lr=2e-3, target=1.0)
 
 
 COLOUR_NAMES = ("red", "blue", "green", "orange", "purple", "black")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, Unpack
 
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import data
+from graphmask.experiments.buckets import in_order
 from graphmask.experiments.folder import figures_of
 from graphmask.experiments.learning import Kept, Trained
 from graphmask.experiments.settings import Text
@@ -42,6 +43,10 @@ class TextStudy(Study[PartedT, ModelT]):
 
     analyse_with = "--fits 5"
     corpus_name: ClassVar[str]
+    #: ``predict(model, examples)``: what the model says of each.
+    predict: Callable[[ModelT, Any], Any]
+    #: ``notes(examples, batch, predicted)``: what a reader, and the tables, want to know of each graph of the batch.
+    notes: Callable[[Any, Any, Any], list[dict[str, Any]]]
 
     @property
     @abstractmethod
@@ -86,6 +91,14 @@ class TextStudy(Study[PartedT, ModelT]):
         history, seconds = self.learn(model, corpus, path=context.at(TRAINING), progress=context.progress)
         examples = {split: len(part) for split, part in corpus.parts.items()}
         return model, {"examples": examples, "history": history, "train_cpu_seconds": seconds}
+
+    def test(self, corpus: PartedT) -> list[Any]:
+        return in_order(corpus.parts["test"])
+
+    def describe(self, corpus: PartedT, model: ModelT) -> Callable[[Any], list[dict[str, Any]]]:
+        test = corpus.parts["test"]
+        predicted = self.predict(model, test)
+        return lambda batch: self.notes(test, batch, predicted)
 
 
 def _check_vectors(finished: Path, vectors: Path | None) -> None:

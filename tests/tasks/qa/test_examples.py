@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from graphmask.errors import GraphMaskError
-from graphmask.experiments.qa.examples import Examples, Loader, Words, in_order
+from graphmask.experiments.buckets import in_order
+from graphmask.experiments.qa.examples import Examples, Loader, Words
 from graphmask.experiments.qa.mentions import RELATIONS
 from graphmask.experiments.vectors import Vectors
 

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from graphmask import GraphMaskError, masked
 from graphmask.cli import app
+from graphmask.experiments.buckets import in_order
 from graphmask.experiments.qa import experiment, learning, study
-from graphmask.experiments.qa.examples import Examples, Words, in_order
+from graphmask.experiments.qa.examples import Examples, Words
 from graphmask.experiments.qa.learning import Schedule
 from graphmask.experiments.qa.mentions import RELATIONS
 from graphmask.experiments.qa.model import Sizes, forward, make

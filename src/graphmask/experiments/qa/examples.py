@@ -157,8 +157,3 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         return (self.examples.batch(numbers, self.form) for numbers in self.batches)
-
-
-def in_order(examples: Examples, size: int = 64, form: str = "matrix") -> list[Any]:
-    """Batches whose graphs come in the order of the examples: explanations are found by their number."""
-    return [examples.batch(range(low, min(low + size, len(examples))), form) for low in range(0, len(examples), size)]

@@ -17,7 +17,6 @@ from graphmask.experiments import study as studies
 from graphmask.experiments.learning import Kept, Trained
 from graphmask.experiments.qa import learning, rules, study
 from graphmask.experiments.qa.corpus import Corpus, describe, load
-from graphmask.experiments.qa.examples import in_order
 from graphmask.experiments.qa.learning import fit
 from graphmask.experiments.qa.model import EntityGCN, forward, make
 from graphmask.experiments.qa.presets import PRESETS, Preset, get
@@ -49,6 +48,8 @@ class Answering(TextStudy[Corpus, EntityGCN]):
     """The study of multi-hop questions."""
 
     corpus_name = REDOCRED
+    predict = staticmethod(learning.predict)
+    notes = staticmethod(describe)
 
     def __init__(self, settings: Qa) -> None:
         self._settings = settings
@@ -88,14 +89,6 @@ class Answering(TextStudy[Corpus, EntityGCN]):
         self, corpus: Corpus, model: EntityGCN, *, seed: int, checkpoint: Path | None = None, progress: bool = True
     ) -> GraphMask:
         return learning.fit(model, corpus, self.preset, seed=seed, path=checkpoint, progress=progress)
-
-    def test(self, corpus: Corpus) -> list[Any]:
-        return in_order(corpus.parts["test"])
-
-    def describe(self, corpus: Corpus, model: EntityGCN) -> Callable[[Any], list[dict[str, Any]]]:
-        test = corpus.parts["test"]
-        answers = learning.predict(model, test)
-        return lambda batch: describe(test, batch, answers)
 
     def measure(
         self, corpus: Corpus, model: EntityGCN, explainer: GraphMask, explanations: Explanations

@@ -17,9 +17,10 @@ from graphmask.analysis.tables import share, table
 from graphmask.analysis.tally import Tally
 from graphmask.experiments import fits as fitting
 from graphmask.experiments import study as studies
+from graphmask.experiments.buckets import in_order
 from graphmask.experiments.qa import evidence, learning
 from graphmask.experiments.qa.corpus import Corpus, record
-from graphmask.experiments.qa.examples import Examples, in_order
+from graphmask.experiments.qa.examples import Examples
 from graphmask.experiments.qa.mentions import COREF, DOC_BASED, MATCH, RELATIONS
 from graphmask.experiments.qa.model import EntityGCN, forward, make
 from graphmask.experiments.qa.presets import Preset

@@ -100,8 +100,3 @@ def describe(examples: Examples, batch: Batch, roles: Sequence[torch.Tensor]) ->
     for name, graph in zip(edges, owner, strict=True):
         found[graph]["edge_labels"].append(name)
     return found
-
-
-def in_order(examples: Examples, size: int = 64) -> list[Batch]:
-    """Batches whose graphs come in the order of the examples: explanations are found by their number."""
-    return [examples.batch(range(low, min(low + size, len(examples)))) for low in range(0, len(examples), size)]

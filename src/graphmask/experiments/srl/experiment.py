@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from torch_geometric.data import Batch
 
 from graphmask import files
 from graphmask.analysis.everything import Named, Planned
@@ -16,10 +15,11 @@ from graphmask.analysis.tally import Tally
 from graphmask.experiments import data, stages
 from graphmask.experiments import folder as folders
 from graphmask.experiments import study as studies
+from graphmask.experiments.buckets import in_order
 from graphmask.experiments.learning import Kept, Trained
 from graphmask.experiments.settings import Srl
 from graphmask.experiments.srl import learning, study
-from graphmask.experiments.srl.corpus import Corpus, describe, find, in_order, load
+from graphmask.experiments.srl.corpus import Corpus, describe, find, load
 from graphmask.experiments.srl.examples import NOUN, VERB, Vocabularies
 from graphmask.experiments.srl.learning import Loader
 from graphmask.experiments.srl.model import Labeller, make
@@ -46,6 +46,8 @@ class Labelling(TextStudy[Corpus, Labeller]):
     """The study of role labelling, with one of the two models."""
 
     corpus_name = EWT
+    predict = staticmethod(learning.predict)
+    notes = staticmethod(describe)
     side_by_side = True  # both models' figures go into one file
 
     def __init__(self, settings: Srl) -> None:
@@ -114,14 +116,6 @@ class Labelling(TextStudy[Corpus, Labeller]):
             progress=progress,
         )
         return explainer
-
-    def test(self, corpus: Corpus) -> list[Batch]:
-        return in_order(corpus.parts["test"])
-
-    def describe(self, corpus: Corpus, model: Labeller) -> Callable[[Batch], list[dict[str, Any]]]:
-        test = corpus.parts["test"]
-        roles = learning.predict(model, test)
-        return lambda batch: describe(test, batch, roles)
 
     def measure(
         self, corpus: Corpus, model: Labeller, explainer: GraphMask, explanations: Explanations

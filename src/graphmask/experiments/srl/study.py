@@ -16,8 +16,9 @@ from graphmask.analysis.everything import Named, Planned
 from graphmask.analysis.tables import table
 from graphmask.experiments import fits as fitting
 from graphmask.experiments import study as studies
+from graphmask.experiments.buckets import in_order
 from graphmask.experiments.srl import learning
-from graphmask.experiments.srl.corpus import Corpus, in_order
+from graphmask.experiments.srl.corpus import Corpus
 from graphmask.experiments.srl.examples import Vocabularies
 from graphmask.experiments.srl.model import Labeller
 from graphmask.experiments.srl.scorer import Counts

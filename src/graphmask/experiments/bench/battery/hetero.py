@@ -58,31 +58,18 @@ def wrote(data: HeteroData) -> Tensor:
 
 def make(seed: int) -> Prepared:
     graphs = [papers(100_000 * seed + number) for number in range(1_200)]
-    train, validation, test = graphs[:900], graphs[900:1_000], graphs[1_000:]
+    parts = graphs[:900], graphs[900:1_000], graphs[1_000:]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         model = build(Hetero, seed)
-    held_out, asked = learning.loader(validation, 32), learning.loader(test, 32)
 
     @torch.no_grad()
     def accuracy(data: list[Any]) -> float:
         right = [model(batch.x_dict, batch.edge_index_dict).argmax(1) == batch["paper"].y for batch in data]
         return float(torch.cat(right).double().mean())
 
-    return Prepared(
-        model,
-        learning.loader(train, 32),
-        held_out,
-        asked,
-        lambda: {"accuracy": accuracy(asked)},
-        learn=lambda: learning.on_graphs(
-            model,
-            train,
-            lambda: accuracy(held_out),
-            epochs=40,
-            size=32,
-            seed=seed,
-            loss=lambda output, batch: F.cross_entropy(output, batch["paper"].y),
-        ),
-        gold=[wrote(graph) for graph in test],
-    )
+    def loss(output: Tensor, batch: Any) -> Tensor:
+        return F.cross_entropy(output, batch["paper"].y)
+
+    gold = [wrote(graph) for graph in parts[-1]]
+    return learning.prepared(model, parts, size=32, score=accuracy, seed=seed, loss=loss, gold=gold)

@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
 from graphmask.experiments import learning
+from graphmask.experiments.bench.battery.entry import Prepared
 from graphmask.graphs.batches import Forward, default_forward
 
 #: Test graphs that are explained, at most.
@@ -87,6 +88,39 @@ def on_graphs(
         seed=seed,
         progress=False,
     )
+
+
+def prepared(
+    model: nn.Module,
+    parts: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
+    *,
+    size: int,
+    at_once: int | None = None,
+    score: Callable[[list[Any]], float] | None = None,
+    measure: str = "accuracy",
+    epochs: int = 40,
+    rate: float = 3e-3,
+    seed: int,
+    loss: Loss | None = None,
+    **more: Any,
+) -> Prepared:
+    """A model that is trained on graphs and explained on graphs it has not seen.
+
+    Args:
+        parts: graphs to train and fit on, to choose the epoch and calibrate on, and to be judged by.
+        size: of a batch to train or fit on; ``at_once`` of the others, the same unless told.
+        score: of batches, by which the best epoch is chosen and the model judged; the accuracy unless told.
+        measure: its name.
+        more: other fields of `Prepared`.
+    """
+    train, validation, test = parts
+    judged = score or (lambda data: accuracy(model, data))
+    held_out, asked = (loader(graphs, at_once or size) for graphs in (validation, test))
+
+    def learn() -> None:
+        on_graphs(model, train, lambda: judged(held_out), epochs=epochs, rate=rate, size=size, seed=seed, loss=loss)
+
+    return Prepared(model, loader(train, size), held_out, asked, lambda: {measure: judged(asked)}, learn=learn, **more)
 
 
 def on_rows(

@@ -80,9 +80,8 @@ class Regressor(nn.Module):
 
 def regression(seed: int) -> Prepared:
     graphs = bonds(2_200, seed)
-    train, validation, test = graphs[:1_800], graphs[1_800:2_000], graphs[2_000:]
+    parts = graphs[:1_800], graphs[1_800:2_000], graphs[2_000:]
     model = build(Regressor, seed)
-    held_out, asked = learning.loader(validation, 64), learning.loader(test, 64)
 
     @torch.no_grad()
     def explained(data: list[Any]) -> float:
@@ -91,21 +90,11 @@ def regression(seed: int) -> Prepared:
         wanted = torch.cat([batch.y for batch in data])
         return float(1 - F.mse_loss(found, wanted) / wanted.var())
 
-    return Prepared(
-        model,
-        learning.loader(train, 64),
-        held_out,
-        asked,
-        lambda: {"r2": explained(asked)},
-        learn=lambda: learning.on_graphs(
-            model,
-            train,
-            lambda: explained(held_out),
-            epochs=40,
-            seed=seed,
-            loss=lambda output, batch: F.mse_loss(output, batch.y),
-        ),
-        divergence="mse",
+    def loss(output: Tensor, batch: Any) -> Tensor:
+        return F.mse_loss(output, batch.y)
+
+    return learning.prepared(
+        model, parts, size=64, score=explained, measure="r2", seed=seed, loss=loss, divergence="mse"
     )
 
 
@@ -242,17 +231,6 @@ class SixLayers(nn.Module):
 
 def six_layers(seed: int) -> Prepared:
     graphs = distances(1_000, seed)
-    train, validation, test = graphs[:800], graphs[800:900], graphs[900:]
-    model = build(SixLayers, seed)
-    held_out, asked = learning.loader(validation, 32), learning.loader(test, 32)
-    return Prepared(
-        model,
-        learning.loader(train, 16),
-        held_out,
-        asked,
-        lambda: {"accuracy": learning.accuracy(model, asked)},
-        learn=lambda: learning.on_graphs(
-            model, train, lambda: learning.accuracy(model, held_out), epochs=40, size=16, seed=seed
-        ),
-        gold=[graph.gold for graph in test],
-    )
+    parts = graphs[:800], graphs[800:900], graphs[900:]
+    gold = [graph.gold for graph in parts[-1]]
+    return learning.prepared(build(SixLayers, seed), parts, size=16, at_once=32, seed=seed, gold=gold)

@@ -158,18 +158,7 @@ def make(conv: str, task: Task, data_seed: int, seed: int, epochs: int = 40) -> 
     """``TRAIN`` graphs to train and fit on, few to validate on."""
     rng = torch.Generator().manual_seed(1_000 * seed + data_seed)
     graphs = [graph(task, rng) for _ in range(TRAIN + VALIDATION + learning.TEST)]
-    train, validation, test = graphs[:TRAIN], graphs[TRAIN : TRAIN + VALIDATION], graphs[TRAIN + VALIDATION :]
+    parts = graphs[:TRAIN], graphs[TRAIN : TRAIN + VALIDATION], graphs[TRAIN + VALIDATION :]
+    gold, noise = ([getattr(one, name).t() for one in parts[-1]] for name in ("gold", "noise"))
     model = build(lambda: Reasoner(task, CONVS[conv]), seed)
-    held_out, asked = learning.loader(validation, BATCH), learning.loader(test, BATCH)
-    return Prepared(
-        model,
-        learning.loader(train, BATCH),
-        held_out,
-        asked,
-        lambda: {"accuracy": learning.accuracy(model, asked)},
-        learn=lambda: learning.on_graphs(
-            model, train, lambda: learning.accuracy(model, held_out), epochs=epochs, rate=5e-3, size=BATCH, seed=seed
-        ),
-        gold=[one.gold.t() for one in test],
-        noise=[one.noise.t() for one in test],
-    )
+    return learning.prepared(model, parts, size=BATCH, epochs=epochs, rate=5e-3, seed=seed, gold=gold, noise=noise)
