@@ -125,16 +125,16 @@ def sample(examples: Examples, size: int, seed: int = 0) -> list[int]:
     return known[order[:size]].sort().values.tolist()
 
 
-def compared(run: Run, size: int, *, seed: int = 0) -> dict[str, list[Explanation]]:
+def compared(run: Run, size: int) -> dict[str, list[Explanation]]:
     """A sample of the test questions explained by every method, GraphMask first, a random choice last."""
     test = run.corpus.parts["test"]
-    chosen = sample(test, size, seed)
+    chosen = sample(test, size)
     batches = [test.batch(chosen[low : low + AT_ONCE]) for low in range(0, len(chosen), AT_ONCE)]
     found: dict[str, list[Explanation]] = {
         "graphmask": list(run.explainer.explain_all(batches, repair=False, allow_infeasible=True)),
     }
     for name in (*OTHERS, "random"):
-        method = methods.get(name)(run.model, forward, tolerance=run.explainer.tolerance, seed=seed)
+        method = methods.get(name)(run.model, forward, tolerance=run.explainer.tolerance, seed=0)
         method.fit(batches, progress=False)
         found[name] = list(method.explain_all(batches, repair=False, allow_infeasible=True))
     for explanations in found.values():

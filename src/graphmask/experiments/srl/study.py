@@ -151,16 +151,16 @@ def soft_gates(explainer: GraphMask, development: Sequence[Batch], test: Sequenc
     }
 
 
-def attribution(run: Run, names: Sequence[str], *, sample: int, seed: int = 0) -> polars.DataFrame:
+def attribution(run: Run, names: Sequence[str], *, sample: int) -> polars.DataFrame:
     """Share of the attribution per layer, per method, on a sample of test examples (as table 6 for QA)."""
     test = run.corpus.parts["test"]
-    chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(seed))[:sample].sort().values.tolist()
+    chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:sample].sort().values.tolist()
     batches = [test.batch([number]) for number in chosen]
     found: dict[str, list[Explanation]] = {
         "graphmask": list(run.explainer.explain_all(batches, repair=False, allow_infeasible=True)),
     }
     for name in names:
-        method = methods.get(name)(run.model, learning.forward, tolerance=run.explainer.tolerance, seed=seed)
+        method = methods.get(name)(run.model, learning.forward, tolerance=run.explainer.tolerance, seed=0)
         method.fit(batches, progress=False)
         found[name] = list(method.explain_all(batches, repair=False, allow_infeasible=True))
     return analysis.attribution_by_layer(found)

@@ -66,7 +66,6 @@ def on_graphs(
     size: int = 64,
     seed: int = 0,
     loss: Loss | None = None,
-    forward: Forward = default_forward,
 ) -> None:
     """Adam with a falling rate on shuffled batches of graphs; the epoch with the best ``score`` is kept."""
     criterion = loss or (lambda output, batch: F.cross_entropy(output, batch.y))
@@ -80,7 +79,7 @@ def on_graphs(
     learning.train(
         model,
         lambda epoch: DataLoader(list(train), size, shuffle=True),
-        lambda batch: criterion(forward(model, batch), batch),
+        lambda batch: criterion(default_forward(model, batch), batch),
         judged,
         learning.Pace(epochs, rate),
         measure="score",
