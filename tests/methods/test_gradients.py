@@ -157,7 +157,7 @@ def test_relevance_is_divided_as_by_hand(gamma: float) -> None:
         expected = torch.tensor(relevance_by_hand(model, data, gamma, choice), dtype=torch.double)
         case = case_of(model, data)
         method = Relevance(model, gamma=gamma)
-        method.divergence = case.divergence
+        method.subject = case.subject
         found = method.attributions(case)
         assert torch.allclose(found, expected, atol=1e-6, rtol=1e-6)
         reached += int((expected.abs() > 0.01).sum())

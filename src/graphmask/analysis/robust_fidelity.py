@@ -27,7 +27,7 @@ from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
 from graphmask.graphs import batches
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.restore import freeze
 
 if TYPE_CHECKING:
     import polars
@@ -131,9 +131,10 @@ def finetuned_fidelity(
     sums = _Sums()
     with studied(method, loader, allow_infeasible, explanations) as cases:
         for case, choice in cases:
+            subject = replace(case.subject, model=tuned)
             with torch.no_grad():
-                known = batches.call(case.forward, tuned, case.batch)
-            other = replace(case, model=tuned, trace=replace(case.trace, output=known))
+                known = subject(case.batch)
+            other = replace(case, subject=subject, trace=replace(case.trace, output=known))
             for explained in _explained(case, choice, sizes):
                 plus = torch.where(explained, _ratio(case, explained, alpha, beta), 0.0)
                 minus = torch.where(explained, 0.0, _ratio(case, _sent(case) & ~explained, alpha, beta))
@@ -170,18 +171,18 @@ def fine_tuned(
     batches.check_loader(loader, "the loader")
     tuned = copy.deepcopy(method.model)
     generator = torch.Generator().manual_seed(seed)
-    with guest(method.model), torch.random.fork_rng(devices=[]):
-        freeze(method.model, training=False)
+    with method.subject.frozen(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tuned.train()
         for parameter in tuned.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
         optimiser = torch.optim.Adam(tuned.parameters(), lr=learning_rate, weight_decay=weight_decay)
         for number, batch in zip(range(steps), _again(loader), strict=False):
-            case = method._case(batch, f"batch {number}")
+            case = method.case(batch, f"batch {number}")
             gates = case.trace.carried & ~_left_out(case, beta, generator)
             with torch.enable_grad():
-                output = replace(case, model=tuned).run(gates.to(case.trace.output.dtype), case.zeros())
+                tuned_case = replace(case, subject=replace(case.subject, model=tuned))
+                output = tuned_case.run(gates.to(case.trace.output.dtype), case.zeros())
                 loss = _loss(case, output, labels)
                 optimiser.zero_grad()
                 if loss.requires_grad:

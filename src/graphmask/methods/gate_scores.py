@@ -69,7 +69,7 @@ class GateScores(Method):
                     raise GraphMaskError(reason)
                 break
             batches.scan(loader, "the loader")
-            subject = found_on(self.subject, loader)
+            subject = found_on(self.subject, [first])
             moments: Tensor | None = None
             for batch in loader:
                 trace = record(subject, batch, self.look)

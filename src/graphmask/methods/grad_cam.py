@@ -14,7 +14,7 @@ from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
 from graphmask.tapping.capture import tap
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import record
 
 
@@ -42,9 +42,9 @@ class GradCAM(Method):
                 without.append("attention" if messages.matrix is None else "an adjacency matrix")
             return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
 
-        with guest(model):
-            freeze(model, training=False)
-            record(model, forward or batches.default_forward, batch, None, look)
+        subject = Subject(model, forward or batches.default_forward)
+        with subject.frozen():
+            record(subject, batch, look)
         return _refusal(without[0]) if without else None
 
     def attributions(self, case: Case) -> Tensor:
@@ -60,8 +60,8 @@ class GradCAM(Method):
 
         found = torch.zeros_like(case.trace.values, dtype=case.trace.output.dtype)
         with torch.enable_grad():
-            with tap(case.model, visit, case.trace.edge_map, case.trace.sites):
-                output = batches.call(case.forward, case.model, case.batch)
+            with case.subject.tap(visit, case.trace.edge_map):
+                output = case.subject(case.batch)
             support = self.divergence.support(case.trace.output, output).sum()
             values = [messages.value for messages in seen]
             if not values or not support.requires_grad:
