@@ -26,16 +26,6 @@ def rows(figures: Mapping[str, Any]) -> list[list[Any]]:
     found = [*gold["per_site"], {"site": "all", **{key: gold[key] for key in keys}}]
     return [[row["site"], *(f"{row[key]:.1f}" for key in keys)] for row in found]
 
-#: Columns of `rows`.
-HEADER = ["site", "precision", "recall", "F1"]
-
-
-def rows(figures: Mapping[str, Any]) -> list[list[Any]]:
-    """For people, of the figures of a run: one row per site, and one for all."""
-    gold, keys = figures["gold"], ("precision", "recall", "f1")
-    found = [*gold["per_site"], {"site": "all", **{key: gold[key] for key in keys}}]
-    return [[row["site"], *(f"{row[key]:.1f}" for key in keys)] for row in found]
-
 
 def compare(explanations: Iterable[Explanation], data: Sequence[Batch]) -> dict[str, Any]:
     """Kept edges of all explanations against ``gold`` [E, L] of the batches they were made from."""

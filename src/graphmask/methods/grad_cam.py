@@ -12,7 +12,6 @@ from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
-from graphmask.tapping.capture import tap
 from graphmask.tapping.messages import Messages
 from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import record
