@@ -43,6 +43,9 @@ class Call:
     arguments: dict[str, Any]
     below: dict[str, int]
 
+    def arrays(self) -> list[str]:
+        return [name for name, value in self.arguments.items() if isinstance(value, Array)]
+
     def run(self, values: dict[str, Any]) -> None:
         """Parts of gates are given as table, index, weight, stride and place beside the other arguments."""
         values = dict(values)
@@ -214,12 +217,12 @@ def fits_anyway(call: Call, name: str, kind: str) -> bool:
     array = call.arguments[name]
     if kind == "read only":
         return not array.write
-    if name in ("table", "d_nodes"):
-        return kind in ("one row more", "one row less", "no rows")  # the indices are what does not fit then, if any
     if kind == "misaligned" and array.value.itemsize == 1:
         return True
     if (kind == "gaps" and array.value.size <= 1) or (kind == "backwards" and len(array.value) <= 1):
         return True  # one number has no gaps, one row has no order
+    if name in ("table", "d_nodes"):
+        return kind in ("one row more", "one row less", "no rows")  # the indices are what does not fit then, if any
     if array.value.size == 0 and kind in ("one row more", "one row less", "no rows"):
         return True  # none of none
     if call.function == "overwrite" and name != "is_open":  # any numbers of the same size
@@ -227,15 +230,18 @@ def fits_anyway(call: Call, name: str, kind: str) -> bool:
     return False
 
 
+#: What may be None, by function.
+OPTIONAL: dict[str, set[str]] = {
+    "gates": {"weight", "dense", "kept"},
+    "gates_backward": {"weight", "dense"},
+    "blend": {"kept"},
+    "blend_backward": {"d_baseline", "d_messages"},
+    "overwrite": set(),
+}
 REFUSED = (TypeError, ValueError, IndexError)
 
 
-@settings(max_examples=5000, deadline=None)
-@given(valid_calls, st.booleans(), st.data())
-def test_an_array_that_does_not_fit_is_refused(made: list[Call], guard: bool, data: st.DataObject) -> None:
-    call = data.draw(st.sampled_from(made))
-    name = data.draw(st.sampled_from([name for name, value in call.arguments.items() if isinstance(value, Array)]))
-    kind = data.draw(st.sampled_from(sorted(WRONG)))
+def check_refused(call: Call, name: str, kind: str, guard: bool) -> None:
     values, around = prepared(call, guard)
     values[name] = WRONG[kind](values[name])
     if fits_anyway(call, name, kind):
@@ -244,10 +250,28 @@ def test_an_array_that_does_not_fit_is_refused(made: list[Call], guard: bool, da
     else:
         with pytest.raises(REFUSED):
             call.run(values)
-    assert untouched(around)
+    assert untouched(around), (call.function, name, kind)
 
 
-@settings(max_examples=500, deadline=None)
+@pytest.mark.parametrize("guard", [False, True])
+@pytest.mark.parametrize("number", range(5))
+def test_any_array_that_does_not_fit_is_refused(number: int, guard: bool) -> None:
+    """Everything that may be wrong with an array, with each array of each function."""
+    for sizes in ((17, 3, 5, 1, 4), (1, 1, 1, 0, 1), (40, 4, 9, 3, 7)):
+        call = calls(*sizes)[number]
+        for name in call.arrays():
+            for kind in WRONG:
+                check_refused(call, name, kind, guard)
+
+
+@settings(max_examples=300, deadline=None)
+@given(valid_calls, st.booleans(), st.data())
+def test_an_array_that_does_not_fit_is_refused_at_any_size(made: list[Call], guard: bool, data: st.DataObject) -> None:
+    call = data.draw(st.sampled_from(made))
+    check_refused(call, data.draw(st.sampled_from(call.arrays())), data.draw(st.sampled_from(sorted(WRONG))), guard)
+
+
+@settings(max_examples=200, deadline=None)
 @given(valid_calls, st.booleans(), st.data())
 def test_an_index_out_of_range_is_refused_where_it_is_read_and_where_it_is_added_to(
     made: list[Call], guard: bool, data: st.DataObject
@@ -270,40 +294,58 @@ def test_an_index_out_of_range_is_refused_where_it_is_read_and_where_it_is_added
     assert untouched(around)
 
 
-@settings(max_examples=500, deadline=None)
+@pytest.mark.parametrize("number", range(4))
+def test_a_number_that_does_not_fit_is_refused(number: int) -> None:
+    """Also where no array that is left out would show it."""
+    call = calls(17, 3, 5, 1, 4)[number]
+    wrong = {
+        "width": (-8, 0, 7, 12, 16, 1032, 1 << 62),
+        "stride": (-1, 0, -(1 << 63)),
+        "place": (-1, -(1 << 63)),
+        "first": (-1, 1 << 31, (1 << 63) - 1),
+        "step": (-1, 0, 1 << 31, (1 << 63) - 1),
+        "start": (-1, 18, (1 << 63) - 1),
+        "stop": (-1, 18, (1 << 63) - 1),
+    }
+    for name in wrong.keys() & call.arguments.keys():
+        for value in wrong[name]:
+            values, around = prepared(call, guard=True)
+            values |= {name: value} | dict.fromkeys(OPTIONAL[call.function])
+            with pytest.raises(ValueError, match="expected"):
+                call.run(values)
+            assert untouched(around)
+
+
+@settings(max_examples=200, deadline=None)
 @given(valid_calls, st.booleans(), st.data())
-def test_numbers_that_do_not_fit_are_refused(made: list[Call], guard: bool, data: st.DataObject) -> None:
-    """Any number at all gives a result or an error, and never a step outside."""
+def test_any_numbers_give_a_result_or_an_error(made: list[Call], guard: bool, data: st.DataObject) -> None:
+    """And never a step outside."""
     call = data.draw(st.sampled_from(made))
     names = [name for name, value in call.arguments.items() if isinstance(value, int)]
     values, around = prepared(call, guard)
     for name in names:
         odd = st.sampled_from([-1, 0, 1, 2, 8, 1024, 1032, 1 << 31, 1 << 62, -(1 << 62), (1 << 63) - 1])
         values[name] = data.draw(odd | st.just(values[name]))
+    for name in sorted(OPTIONAL[call.function]):
+        if data.draw(st.booleans()):
+            values[name] = None
     with contextlib.suppress(REFUSED):
         call.run(values)
     assert untouched(around)
 
 
-@given(valid_calls, st.data())
-def test_what_may_be_left_out_may_be_left_out(made: list[Call], data: st.DataObject) -> None:
-    call = data.draw(st.sampled_from(made))
-    name = data.draw(st.sampled_from([name for name, value in call.arguments.items() if isinstance(value, Array)]))
-    optional = {
-        "gates": {"weight", "dense", "kept"},
-        "gates_backward": {"weight", "dense"},
-        "blend": {"kept"},
-        "blend_backward": {"d_baseline", "d_messages"},
-        "overwrite": set(),
-    }
-    values, around = prepared(call, guard=True)
-    values[name] = None
-    if name in optional[call.function]:
-        call.run(values)
-    else:
-        with pytest.raises(REFUSED):
+@pytest.mark.parametrize("number", range(5))
+def test_what_may_be_left_out_may_be_left_out(number: int) -> None:
+    call = calls(17, 3, 5, 1, 4)[number]
+    for name in call.arrays():
+        values, around = prepared(call, guard=True)
+        values[name] = None
+        if name in OPTIONAL[call.function]:
             call.run(values)
-    assert untouched(around)
+        else:
+            with pytest.raises(REFUSED):
+                call.run(values)
+        assert untouched(around), name
 
 
 @pytest.mark.parametrize("number", range(5))
