@@ -1,4 +1,4 @@
-"""The result: which edges were kept at which site, and the certificate that the rest was not needed."""
+"""The result: which edges were kept at which site, and what the model answers without the others."""
 
 from __future__ import annotations
 

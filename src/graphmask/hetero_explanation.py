@@ -61,8 +61,8 @@ class EdgesOfType(Retained):
 class HeteroExplanation(Explanation):
     """Which edges of one heterogeneous graph a model used, site by site, edge type by edge type.
 
-    The graph is held as one: nodes of all types numbered through, type after type in the order of ``node_types``, and
-    so are edges; ``edge_type`` [E] says which of ``edge_types`` each is of.
+    The graph is held as one: nodes are numbered consecutively across types, in the order of ``node_types``, and so are
+    edges; ``edge_type`` [E] says which of ``edge_types`` each is of.
     ``explanation["author", "writes", "paper"]`` tells of one type in its own numbers.
     """
 
@@ -128,7 +128,7 @@ class HeteroExplanation(Explanation):
     # Nodes -------------------------------------------------------------------------------------------------
 
     def number(self, node: tuple[str, int]) -> int:
-        """The node's number in the graph that is numbered through."""
+        """The node's number in the graph of all types."""
         name, within = node
         if name not in self.num_nodes_dict:
             raise GraphMaskError(f"Expected a node type among {', '.join(self.node_types)}, got {name!r}.")
@@ -139,7 +139,7 @@ class HeteroExplanation(Explanation):
         return self._first[name] + within
 
     def node(self, number: int) -> tuple[str, int]:
-        """The type of a node that is numbered through, and its number there."""
+        """The type of a node of the graph of all types, and its number within that type."""
         for name, count in self.num_nodes_dict.items():
             if self._first[name] <= number < self._first[name] + count:
                 return name, number - self._first[name]
@@ -152,7 +152,7 @@ class HeteroExplanation(Explanation):
 
     @property
     def node_labels(self) -> list[str]:
-        """For people, one per node that is numbered through."""
+        """For people, one per node of the graph of all types."""
         return [f"{name} {number}" for name, count in self.num_nodes_dict.items() for number in range(count)]
 
     @property

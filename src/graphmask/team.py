@@ -42,7 +42,7 @@ class Team:
 
     @property
     def first(self) -> bool:
-        """Whose word and whose files count."""
+        """True on rank 0, which prints and writes."""
         return self.rank == 0
 
     def sum(self, value: Tensor) -> Tensor:

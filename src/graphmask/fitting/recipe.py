@@ -41,6 +41,7 @@ PAPER = Recipe(
     baseline_rate=1e-3,
     start="zero",
     settle=0.0,
+    initial_location=None,
     drawn=True,
     sampled=True,
 )

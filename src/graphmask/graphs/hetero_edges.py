@@ -16,12 +16,12 @@ from graphmask.graphs.edges import EdgeMap, EdgeType, Matched, effective_edges
 
 
 class HeteroEdgeMap(EdgeMap):
-    """An `EdgeMap` of edges of several types, laid end to end with their nodes numbered through.
+    """An `EdgeMap` of edges of several types, laid end to end, with nodes numbered consecutively across types.
 
     A layer knows edges by their type's own numbers (HeteroConv, to_hetero, HANConv), by numbers of its own over all
-    types (HGTConv), or numbered through (a model that calls `to_homogeneous`). Which type a call is about is told by
-    the layer's inputs: a dictionary by type; the very tensor of a type; then by its module's name; then by the edges.
-    Types that have the same edges are taken in turn.
+    types (HGTConv), or numbered across types (a model that calls `to_homogeneous`). Which type a call is about is told
+    by the layer's inputs: a dictionary by type; the very tensor of a type; then by its module's name; then by the
+    edges. Types that have the same edges are taken in turn.
     """
 
     def __init__(self, edge_index: Tensor, types: Sequence[EdgeType], local: Sequence[Tensor]) -> None:
@@ -115,7 +115,7 @@ class HeteroEdgeMap(EdgeMap):
     # A layer that is given one ----------------------------------------------------------------------------------
 
     def _choose(self, effective: Tensor, inputs: tuple[Any, ...], name: str) -> EdgeType | None:
-        """The edge type; None for all of them, numbered through."""
+        """The edge type; None for all of them, numbered across types."""
         assert self.edge_index is not None
         given = [effective, *(effective_edges(value) for value in inputs if _is_edges(value))]
         named = [self.spelt[part] for part in name.split(".") if part in self.spelt][-1:]
