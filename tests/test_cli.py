@@ -18,7 +18,7 @@ from graphmask.cli import names
 from graphmask.experiments import folder as folders
 from graphmask.experiments import runner, settings
 from graphmask.fitting import recipe
-from graphmask.graphs import batches
+from graphmask.graphs import forwards
 from graphmask.ops import fused
 
 invoke = CliRunner().invoke
@@ -148,7 +148,7 @@ def test_every_command_has_help() -> None:
 def test_names_for_help_are_those_there_are() -> None:
     assert (*experiments.TASKS,) == names.TASKS
     assert (*methods.METHODS,) == names.METHODS
-    assert (*batches.PRECISIONS,) == names.PRECISIONS
+    assert (*forwards.PRECISIONS,) == names.PRECISIONS
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "run --help", "run srl --help", "rnu", "run rely"])

@@ -156,10 +156,10 @@ def test_a_store_and_its_analyses(tmp_path: Path) -> None:
         explainer, _ = fitted(device)
         loader = moved(CASE.loader(2, 6), device)
         store = explainer.explain_all(loader, out=tmp_path / device.type, allow_infeasible=True, progress=False)
-        tables = {named.name: named.frame for named in everything.of_store(store)}
+        tables = {plan.name: plan.work() for plan in everything.of_store(store)}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            return tables | {named.name: named.frame for named in everything.of_model(explainer, loader)}
+            return tables | {plan.name: plan.work() for plan in everything.of_model(explainer, loader)}
 
     here, there = on_both(run)
     assert here.keys() == there.keys()

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 
 from graphmask.analysis.stability import stability
 from graphmask.analysis.tables import table
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
+from graphmask.graphs import batches
 from graphmask.graphs.wrapped_batches import graph_in
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def noise_stability(
 
 def with_noise(batch: Any, scale: float, generator: torch.Generator) -> Any:
     """A copy of a batch whose node features ``x`` are moved a little; the batch itself is not touched."""
-    if isinstance(batch, HeteroData):
+    if batches.adapter(batch).by_type:
         stores = [store for store in batch.node_stores if "x" in store and store.x.is_floating_point()]
         if stores:
             other = copy.copy(batch)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import HeteroData
 
 from graphmask.analysis.audits import frontier
 from graphmask.analysis.ground_truth import Agreement
@@ -153,7 +152,7 @@ def check(
 def _told(gold: str | Callable[[Any], Tensor | None], batch: Any) -> Tensor | None:
     if callable(gold):
         return gold(batch)
-    if isinstance(batch, HeteroData):
+    if batches.adapter(batch).by_type:
         parts = [batch[kind].get(gold) for kind in batches.edge_map_of(batch).all_types]
         return torch.cat(parts) if all(isinstance(part, Tensor) for part in parts) else None
     value = batch.get(gold) if isinstance(batch, Mapping) else getattr(batch, gold, None)
