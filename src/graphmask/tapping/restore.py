@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,8 +20,9 @@ def guest(model: nn.Module) -> Iterator[None]:
     Layers write to themselves while they run (cached normalisations, ``fuse``, running statistics, notes in lists),
     so every module's ``__dict__`` and what can change in it is remembered, not only what this library means to change.
     """
-    empty, filled = _remember([vars(module) for module in model.modules()])
-    parameters = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    modules = modules_of(model)
+    empty, filled = _remember([vars(module) for module in modules])
+    parameters = [(p, p.requires_grad, p.grad) for p in parameters_of(modules)]
     devices = sorted({p.device.index or 0 for p, _, _ in parameters if p.is_cuda})
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - the model's own randomness
     try:
@@ -40,6 +41,23 @@ def guest(model: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(requires_grad)
             if parameter.grad is not grad:
                 parameter.grad = grad
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """The same as ``model.modules()``, without its nested generators: small models notice them at every call."""
+    found: dict[int, nn.Module] = {}
+    stack = [model]
+    while stack:
+        module = stack.pop()
+        if id(module) not in found:
+            found[id(module)] = module
+            stack.extend(inner for inner in module._modules.values() if inner is not None)
+    return list(found.values())
+
+
+def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """All of theirs; one that several modules share comes several times."""
+    return [p for module in modules for p in module._parameters.values() if p is not None]
 
 
 _MUTABLE = (dict, list, set, tuple, Tensor)  # a tuple may hold what can change
@@ -89,12 +107,13 @@ def _restore(value: Any, content: Any) -> None:
 
 def freeze(model: nn.Module, *, training: bool) -> None:
     """Parameters fixed; ``training`` keeps dropout on, statistics that layers track stay frozen either way."""
-    for parameter in model.parameters():
+    modules = modules_of(model)
+    for parameter in parameters_of(modules):
         if parameter.requires_grad:
             parameter.requires_grad_(False)
-    if training or any(module.training for module in model.modules()):
+    if training or any(module.training for module in modules):
         model.train(training)
     if training:
-        for module in model.modules():
+        for module in modules:
             if getattr(module, "running_mean", None) is not None:
                 module.eval()

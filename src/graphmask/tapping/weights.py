@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from graphmask import files
+from graphmask.tapping.restore import modules_of, parameters_of
 
 
 class Weights:
@@ -24,4 +25,5 @@ class Weights:
 
 
 def _versions(model: nn.Module) -> tuple[int, ...]:
-    return tuple(number for parameter in model.parameters() for number in (id(parameter), parameter._version))
+    parameters = parameters_of(modules_of(model))
+    return tuple(number for parameter in parameters for number in (id(parameter), parameter._version))
