@@ -23,6 +23,8 @@ SLOW = {
     "bench/test_battery_figures.py",
     "bench/test_leaderboard.py",
     "hetero/test_known_answer.py",
+    "comparing/test_compare.py",
+    "comparing/test_white_boxes.py",
     "hetero/test_laws.py",
     "laws/test_certificate.py",
     "laws/test_implementations.py",
