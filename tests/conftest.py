@@ -17,6 +17,7 @@ settings.load_profile("graphmask")
 HERE = Path(__file__).parent
 #: Tests that train models for long, start processes or drive a browser, by file or by name. `make check` omits them.
 SLOW = {
+    "devices/test_devices.py",
     "attention/test_texts.py",
     "attention/test_white_box.py",
     "bench/test_battery.py",
