@@ -182,7 +182,7 @@ def test_the_command_line_is_that_of_one_process(two: Any, tmp_path: Path, folde
 
         for name in ("FIT", "VALIDATION", "TEST", "train_model"):
             patch.setattr(runner, name, getattr(runner, name))
-        patch.setitem(training.RECIPES, "concave", training.RECIPES["concave"])
+        patch.setitem(training.RECIPES, "noisy", training.RECIPES["noisy"])
         patch.setattr(sys, "argv", [])
         worker.command(tmp_path)
     one, both = json.loads((tmp_path / "run1.json").read_text()), json.loads((folder / "run2.json").read_text())
