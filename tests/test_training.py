@@ -165,6 +165,30 @@ def test_the_noisy_phase_is_drawn_out_while_there_is_tolerance_to_spare() -> Non
     assert fit.rate() == pytest.approx(1.0)
 
 
+def test_a_fit_that_is_drawn_out_ends_within_an_epoch_and_no_rate_is_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ran on to the end of the epoch once, at negative rates: on relay baselines settled 40 times as far out."""
+    seen: list[tuple[int, float]] = []
+
+    def begin_step(self: Training) -> None:
+        original(self)
+        seen.append((self.clock, self.optimiser.param_groups[0]["lr"]))
+
+    original = Training.begin_step
+    monkeypatch.setattr(Training, "begin_step", begin_step)
+    monkeypatch.setattr(Training, "unfinished", lambda self, verdict: self.drawn_out < 50 and self.progress >= 0.7)
+    monkeypatch.setattr(trials, "TRIALS", 0)
+    torch.manual_seed(0)
+    model = GCN(4, 4, num_layers=2, out_channels=2).eval()
+    graphs = [Data(x=torch.randn(6, 4), edge_index=torch.randint(6, (2, 12))) for _ in range(200)]
+    history = GraphMask(model, tolerance=TOLERANCE, recipe=Recipe(steps=200)).fit(
+        graphs[:170], graphs[170:], progress=False
+    )
+    steps, rates = zip(*seen, strict=True)
+    assert len(steps) == history.steps
+    assert max(steps) == history.steps - 50 - 1
+    assert min(rates) > 0
+
+
 def test_snapshots_are_taken_while_the_aim_rises() -> None:
     fit = fresh(steps=1000)
     at = []

@@ -38,6 +38,8 @@ def run(
         training.generator.manual_seed(_seed(training))
         mode(True)
         for mine in shares(loader, training.team, training.accumulate):
+            if training.clock >= training.steps:  # drawn out, a fit may end within an epoch
+                break
             if training.due:
                 mode(False)
                 with torch.random.fork_rng(devices=[]):
