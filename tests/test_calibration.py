@@ -71,11 +71,13 @@ def test_both_data_sets_count_and_held_out_data_by_themselves() -> None:
     assert together(tally([]), trained) == trained.verdict()
     both = together(alike, trained)
     assert both.divergence == pytest.approx((1.5 + 0.12) / 106)
-    assert both.held_out == pytest.approx(0.02)
-    assert both.upper == pytest.approx(0.02)  # 0.0153 and two standard errors are less
+    assert both.held_out == both.mean == pytest.approx(0.02)
+    assert both.held_out_error == pytest.approx(0.01 / 6**0.5)
+    assert both.upper == pytest.approx(0.02 + ERRORS * 0.01 / 6**0.5)  # 0.0153 and two standard errors are less
     found = together(worse, trained)
     assert found.divergence == pytest.approx((1.5 + 1.8) / 140)
-    assert found.upper == found.held_out == pytest.approx(0.045)
+    assert found.held_out == found.mean == pytest.approx(0.045)
+    assert found.upper == pytest.approx(0.045 + ERRORS * 0.005 / 40**0.5)
     assert found.holds(0.045 + 1e-6)
     assert not found.holds(0.045 - 1e-6)
     assert not found.meets(0.045)
@@ -144,25 +146,6 @@ def test_thresholds_that_keep_the_same_edges_are_run_once() -> None:
     found = shifted(judge, [0.0], [-3.0, -1.0, 0.0, 1.0, 2.5])
     assert [one.verdict.share for one in found] == pytest.approx([1.0, 1 / 3, 1 / 3, 1 / 3, 0.0])
     assert validation.runs == 3
-
-
-def test_levels_of_a_site_are_those_worth_a_trial() -> None:
-    """By hand: eight edges, four of them alike; a threshold that saves next to nothing more is none."""
-    locations = torch.tensor([[0.5] * 4 + [1.0, 1.0, 2.0, 2.01], [-1.0] * 8])
-    judge = Judge(None, Imagined(locations, torch.zeros(2, 8)))
-    halfway = {2.0: 2.005, 1.0: 1.5, 0.5: 0.75}  # to the next location
-
-    def levels(at: float) -> list[tuple[float, float]]:
-        return [(pytest.approx(halfway.get(place, place), abs=1e-6), less) for place, less in expected[at]]
-
-    expected = {
-        0.0: [(DROP_ALL, 1.0), (2.0, 0.875), (1.0, 0.75), (0.5, 0.5)],
-        0.5: [(DROP_ALL, 0.5), (2.0, 0.375), (1.0, 0.25)],
-        1.5: [(DROP_ALL, 0.25), (2.0, 0.125)],
-    }
-    for at in expected:
-        assert judge.levels(0, at) == levels(at)
-    assert judge.levels(1, 0.0) == []  # nothing is kept there
 
 
 # On a model --------------------------------------------------------------------------------------------------

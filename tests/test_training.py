@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 from graphmask import GraphMask
-from graphmask.fitting import training, trials
+from graphmask.fitting import training
 from graphmask.fitting.calibration import Candidate, Verdict
 from graphmask.fitting.history import History
 from graphmask.fitting.recipe import PAPER, Recipe
@@ -155,6 +156,10 @@ def test_the_noisy_phase_is_drawn_out_while_there_is_tolerance_to_spare() -> Non
     fit.review(Judge(upper=0.49 * TOLERANCE))
     assert (fit.drawn_out, fit.clock) == (50, 550)
     assert fit.progress == pytest.approx(550 / 850)
+    fit.step = 700
+    uncertain = Verdict(0.2 * TOLERANCE, 0.0, (0.5, 0.5), error=TOLERANCE, held_out=0.49 * TOLERANCE)
+    assert fit.unfinished(uncertain)  # the mean counts: one bad row is no reason to stop
+    assert not fit.unfinished(replace(uncertain, held_out=0.51 * TOLERANCE))
     fit.drawn_out = 1500
     fit.step, fit.judged = 2100, 2050
     fit.review(Judge(upper=0.0))
@@ -176,7 +181,6 @@ def test_a_fit_that_is_drawn_out_ends_within_an_epoch_and_no_rate_is_negative(mo
     original = Training.begin_step
     monkeypatch.setattr(Training, "begin_step", begin_step)
     monkeypatch.setattr(Training, "unfinished", lambda self, verdict: self.drawn_out < 50 and self.progress >= 0.7)
-    monkeypatch.setattr(trials, "TRIALS", 0)
     torch.manual_seed(0)
     model = GCN(4, 4, num_layers=2, out_channels=2).eval()
     graphs = [Data(x=torch.randn(6, 4), edge_index=torch.randint(6, (2, 12))) for _ in range(200)]
@@ -198,59 +202,6 @@ def test_snapshots_are_taken_while_the_aim_rises() -> None:
         at += [fit.step] * (len(fit.rungs) - before)
     assert at == [150, 300, 450]  # from a quarter, a half and three quarters of 595 on
     assert fit.rungs[0]["scales"] is not fit.probe.scales
-
-
-class Trials(Judge):
-    """Locations by hand; the divergence is what the kept gates of each site are worth, less once they are gone."""
-
-    def __init__(self, fit: Training, cost: dict[tuple[bool, bool], tuple[float, float]]) -> None:
-        self.fit, self.cost, self.settled = fit, cost, 0
-
-    def levels(self, site: int, threshold: float) -> list[tuple[float, float]]:
-        return [(3.0, (0.5, 0.25)[site])] if threshold < 3 else []
-
-    def verdict(self, thresholds: object) -> Verdict:
-        at = tuple(threshold < 3 for threshold in thresholds)  # type: ignore[attr-defined]
-        before, after = self.cost[at]
-        adapted = list(thresholds) == self.fit.hard  # type: ignore[call-overload]
-        return Verdict(TOLERANCE * (after if adapted else before), 0.0, (0.5, 0.25))
-
-
-@pytest.mark.parametrize(
-    ("cost", "kept"),
-    [
-        # (site 0 is kept, site 1 is kept): (divergence before baselines adapt, and after), in tolerances
-        ({(1, 1): (0.1, 0.1), (0, 1): (3.0, 0.5), (1, 0): (0.2, 0.2), (0, 0): (9.0, 0.5)}, (False, True)),
-        ({(1, 1): (0.1, 0.1), (0, 1): (3.0, 0.5), (1, 0): (0.2, 0.2), (0, 0): (3.0, 0.5)}, (False, False)),
-        ({(1, 1): (0.1, 0.1), (0, 1): (3.0, 2.0), (1, 0): (3.0, 0.2), (0, 0): (9.0, 9.0)}, (True, False)),
-        ({(1, 1): (0.1, 0.1), (0, 1): (9.0, 0.1), (1, 0): (9.0, 0.1), (0, 0): (9.0, 0.1)}, (True, True)),
-        ({(1, 1): (2.0, 2.0), (0, 1): (0.1, 0.1), (1, 0): (0.1, 0.1), (0, 0): (0.1, 0.1)}, (True, True)),
-    ],
-)
-def test_trials_keep_what_cannot_be_done_without(
-    cost: dict[tuple[bool, bool], tuple[float, float]], kept: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fit = fresh()
-    fit.step = fit.steps
-    judge = Trials(fit, cost)
-    monkeypatch.setattr(fit, "judge", lambda *_: judge)
-    monkeypatch.setattr(trials, "settle_again", lambda *_: None)
-    trials.prune(fit, [], None)
-    assert tuple(threshold < 3 for threshold in fit.hard) == kept
-
-
-def test_baselines_adapt_to_a_trial_and_gates_do_not() -> None:
-    fit = fresh(steps=1000)
-    fit.step = fit.steps
-    graph = Data(x=torch.randn(6, 4), edge_index=torch.randint(6, (2, 12)))
-    before = training.snapshot(fit.probe)
-    fit.hard = [0.0, 3.0]  # nothing is kept at the second site
-    trials.settle_again(fit, iter([[graph]] * trials.TRIAL_STEPS))
-    assert fit.step == fit.steps
-    assert fit.history.steps == trials.TRIAL_STEPS
-    for name, value in fit.probe.state_dict().items():
-        moved = float((value - before[name]).abs().max()) > 1e-4
-        assert moved == (name == "baselines.1"), name
 
 
 def test_a_candidate_becomes_the_state_of_the_probe() -> None:

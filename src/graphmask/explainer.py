@@ -240,7 +240,7 @@ class GraphMask(Method):
             probe.load_state_dict(self.rungs[-1])
             training = Training(probe, self.subject, tolerance, self.recipe, self.seed, 1)
             training.rungs, training.step = self.rungs[:-1], training.steps
-            training.hard = list(before.frontier[0].thresholds)  # those that trials came to
+            training.hard = list(before.frontier[0].thresholds)  # not zero in files of earlier versions
             training.finish(_Repeatable(validation, self.seed), None)
         found = replace(before, feasible=training.history.feasible, verdict=training.history.verdict)
         found.tolerance, found.frontier = tolerance, training.history.frontier

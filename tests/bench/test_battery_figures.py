@@ -246,7 +246,7 @@ def test_a_worker_measures(tmp_path: Path) -> None:
         worker.stop()
     found = run.known(tmp_path, "white_count", 3, 1)
     assert found is not None
-    assert found["steps"] >= 40  # and those of trials
+    assert found["steps"] >= 40  # more if drawn out
     assert run.known(tmp_path, "white_count", 3) is None
 
 

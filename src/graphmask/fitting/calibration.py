@@ -32,12 +32,6 @@ NEARLY_ALL = 0.99
 OFFSETS = (-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 #: The same of snapshots that were taken on the way.
 FEW_OFFSETS = (-0.5, 0.0, 0.5)
-#: Divisions of the locations that a site keeps, which are tried when that site alone is to keep less.
-LEVELS = 8
-#: Locations that differ by less are the same but for rounding.
-ALIKE = 1e-6
-#: Share of what a site keeps that is worth another threshold.
-WORTH = 0.05
 
 
 @dataclass(frozen=True)
@@ -50,6 +44,7 @@ class Verdict:
     error: float = 0.0  #: standard error of the mean divergence
     within: float = 1.0  #: share of rows whose own divergence is within the tolerance
     held_out: float = 0.0  #: mean divergence over the rows of held-out data alone
+    held_out_error: float = 0.0  #: standard error of that mean
 
     @property
     def share(self) -> float:
@@ -62,13 +57,18 @@ class Verdict:
         return self.share >= NEARLY_ALL
 
     @property
+    def mean(self) -> float:
+        """Of the divergence: over all rows, or over held-out rows if that is more."""
+        return max(self.divergence, self.held_out)
+
+    @property
     def upper(self) -> float:
-        """Of the divergence: a confidence bound from all rows, or the mean over held-out rows if that is more."""
-        return max(self.divergence + ERRORS * self.error, self.held_out)
+        """Of the divergence: a confidence bound from all rows, or from held-out rows alone if that is more."""
+        return max(self.divergence + ERRORS * self.error, self.held_out + ERRORS * self.held_out_error)
 
     def holds(self, tolerance: float) -> bool:
         """True if the means themselves are within the tolerance."""
-        return max(self.divergence, self.held_out) <= tolerance
+        return self.mean <= tolerance
 
     def meets(self, tolerance: float) -> bool:
         """True if the upper bound is within the tolerance, less a margin: other data are other data."""
@@ -153,11 +153,6 @@ class Validation:
             sums[5:] += torch.cat([kept.sum(1), original.carried.sum(1)]).cpu()
         return Tally(self.team.sum(sums))
 
-    def locations(self, site: int) -> Tensor:
-        """[n] of the site's edges, of this process's batches."""
-        found = [original.values[site][original.carried[site]] for _, original in self.batches]
-        return torch.cat(found).cpu() if found else torch.empty(0)
-
 
 class Judge:
     """Judges thresholds on held-out and on training data together.
@@ -188,24 +183,6 @@ class Judge:
             return 1.0
         return held_out.verdict().divergence / max(trained.verdict().divergence, 1e-12)
 
-    def levels(self, site: int, threshold: float) -> list[tuple[float, float]]:
-        """Higher thresholds of a site worth trying, each with the share it keeps less, the sparsest first."""
-        parts = [part.locations(site) for part in (self.held_out, self.trained) if part is not None]
-        locations = torch.cat([torch.cat(parts) for parts in self.team.gather(parts)]).double()
-        kept = locations[locations > threshold].sort().values
-        if not len(kept):
-            return []
-        places = torch.linspace(0, len(kept) - 1, LEVELS + 1).long()
-        found: list[tuple[float, float]] = []
-        for level in sorted({LIMIT, *kept[places].tolist()}, reverse=True):
-            dropped = int(torch.searchsorted(kept, level + ALIKE, right=True))
-            less = dropped / len(kept)
-            if less > WORTH and (not found or less < found[-1][1] - WORTH):
-                # Halfway to the next location: on a location itself rounding would decide.
-                between = LIMIT if dropped == len(kept) else float(kept[dropped - 1 : dropped + 1].mean())
-                found.append((clear_of_bounds(between), less))
-        return [(level, less * len(kept) / len(locations)) for level, less in found]
-
 
 def significantly_worse(held_out: Tally, trained: Tally) -> bool:
     """True if held-out data diverge more than training data, by more than two standard errors of the difference."""
@@ -219,7 +196,8 @@ def together(held_out: Tally | None, trained: Tally) -> Verdict:
     """The verdict on both."""
     if held_out is None or not held_out.rows:
         return trained.verdict()
-    return replace((held_out + trained).verdict(), held_out=held_out.verdict().divergence)
+    alone = held_out.verdict()
+    return replace((held_out + trained).verdict(), held_out=alone.divergence, held_out_error=alone.error)
 
 
 @dataclass(frozen=True)

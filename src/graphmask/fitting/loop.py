@@ -12,7 +12,6 @@ from graphmask.fitting.calibration import SOME_EXAMPLES
 from graphmask.fitting.history import History
 from graphmask.fitting.step import take_step
 from graphmask.fitting.training import Training
-from graphmask.fitting.trials import prune
 from graphmask.team import shares
 
 
@@ -55,8 +54,6 @@ def run(
         training.history.steps = training.step
         on_epoch(training)
     mode(False)
-    with torch.random.fork_rng(devices=[]):
-        prune(training, again, held_out)
     training.passes.forget()
     training.finish(again, held_out)
     training.history.seconds += time.perf_counter() - started

@@ -47,8 +47,8 @@ JUDGED_FROM = 0.6
 WANTED = 0.8
 #: Bounds of the caution: the divergence of noisy gates may well be more than that of hard ones.
 BOLD, TIMID = 0.4, 10.0
-#: With several sites, the noisy phase is drawn out once the aim has risen, while the upper bound is below this share of
-#: the tolerance; by so many times the steps at most.
+#: With several sites, the noisy phase is drawn out once the aim has risen, while the mean divergence is below this
+#: share of the tolerance; by so many times the steps at most.
 SLACK, LONGEST = 0.5, 1.5
 #: The scale of the noise at the end of a phase that was drawn out by its own length or more; it is 1 at first.
 LAST_NOISE = 0.5
@@ -250,7 +250,7 @@ class Training:
         """Has the aim risen, and is there much tolerance to spare? One site's choice may wait for another's."""
         if self.recipe.sampled or self.progress < self.recipe.risen or len(self.probe.sites) < 2:
             return False
-        return self.drawn_out < LONGEST * self.steps and verdict.upper < SLACK * self.tolerance
+        return self.drawn_out < LONGEST * self.steps and verdict.mean < SLACK * self.tolerance
 
     @property
     def due(self) -> bool:
