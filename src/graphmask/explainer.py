@@ -69,6 +69,7 @@ class GraphMask(Method):
     """
 
     name = "graphmask"
+    seeded = True
 
     def __init__(
         self,

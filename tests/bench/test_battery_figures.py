@@ -145,12 +145,15 @@ def test_summary_over_seeds_by_hand() -> None:
     json.dumps(found)
 
 
+BEGIN, END = pages.BEGIN.format("battery"), pages.END.format("battery")
+
+
 def test_tables_are_put_between_the_markers_of_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"Before.\n\n{pages.BEGIN}\nold\n{pages.END}\n\nAfter.\n")
+    page.write_text(f"Before.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n")
     for _ in range(2):
         pages.refresh(page, "new\n\n")
-        assert page.read_text() == f"Before.\n\n{pages.BEGIN}\n\nnew\n\n{pages.END}\n\nAfter.\n"
+        assert page.read_text() == f"Before.\n\n{BEGIN}\n\nnew\n\n{END}\n\nAfter.\n"
     page.write_text("Nothing here.\n")
     with pytest.raises(GraphMaskError, match="Expected the lines"):
         pages.refresh(page, "new")

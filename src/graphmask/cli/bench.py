@@ -12,7 +12,7 @@ from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
     help="Measure: cost (core, scale, transformer), gold over seeds (gold), parts of the recipe (ablation), memory "
-    "(store, matrix), other explainers (leaderboard), models that nobody tuned for (battery).",
+    "(store, matrix), other explainers (leaderboard, peers), models that nobody tuned for (battery).",
     no_args_is_help=True,
 )
 
@@ -251,3 +251,28 @@ def battery(
     if markdown is not None:
         pages.refresh(markdown, pages.markdown(found))
     write_json(json or out / "battery.json", found)
+
+
+@app.command("peers")
+def peers(
+    json: Json = None,
+    models: Annotated[str, typer.Option(help="Models, separated by commas; all if left out.")] = "",
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas; all if left out.")] = "",
+    seeds: Annotated[int, typer.Option(help="Seeds per method that has seeds.")] = 5,
+    out: Annotated[Path, typer.Option(help="Folder for trained models and for the figures pair by pair.")] = Path(
+        "out/peers"
+    ),
+    markdown: Annotated[Path | None, typer.Option(help="Also put the tables into this page.")] = None,
+) -> None:
+    """All methods by all metrics on models that others trained, or that anyone would train; a killed run goes on."""
+    from graphmask.experiments.bench.battery.pages import refresh
+    from graphmask.experiments.bench.peers import ranks, run
+    from graphmask.experiments.bench.peers.models import MODELS
+
+    names = run.chosen(models.split(",") if models else None, list(MODELS), "models")
+    compared = run.chosen(methods.split(",") if methods else None, run.method_names(), "methods")
+    found = ranks.summary(run.measure(names, compared, seeds, out), seeds)
+    show("mean rank over models, 1 is best", *ranks.rank_rows(found))
+    if markdown is not None:
+        refresh(markdown, ranks.markdown(found), "peers")
+    write_json(json or out / "peers.json", found)

@@ -59,6 +59,7 @@ class Method(ABC):
     name: ClassVar[str]
     soft: ClassVar[bool] = False  #: hard choices come from a threshold on the scores
     costly: ClassVar[bool] = False  #: thousands of runs of the model per graph: compared only where it is named
+    seeded: ClassVar[bool] = False  #: what it finds depends on the seed
     threshold: float = 0.5  #: of a soft method
 
     def __init__(

@@ -31,6 +31,8 @@ class Amortised(Method):
         hidden: width of the networks.
     """
 
+    seeded = True
+
     def __init__(
         self,
         model: nn.Module,

@@ -27,6 +27,7 @@ class GNNExplainer(Method):
     """
 
     name = "gnn_explainer"
+    seeded = True
     soft = True
 
     def __init__(

@@ -15,6 +15,7 @@ class RandomChoice(Method):
     """Keep each message with probability ``rate``, whatever it is."""
 
     name = "random"
+    seeded = True
 
     def __init__(self, model: nn.Module, *args: Any, rate: float = 0.5, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)

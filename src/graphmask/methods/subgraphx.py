@@ -54,6 +54,7 @@ class SubgraphX(Method):
     """
 
     name = "subgraphx"
+    seeded = True
     costly = True
 
     def __init__(

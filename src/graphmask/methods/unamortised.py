@@ -31,6 +31,7 @@ class Unamortised(Method):
     """
 
     name = "unamortised"
+    seeded = True
 
     def __init__(
         self,

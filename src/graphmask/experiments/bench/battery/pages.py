@@ -11,12 +11,13 @@ from graphmask.experiments.bench.battery.models import ENTRIES
 from graphmask.experiments.bench.battery.summary import HALVES, verdicts
 from graphmask.files import write_bytes
 
-BEGIN, END = "<!-- battery: generated from here -->", "<!-- battery: to here -->"
+#: Around the tables of a bench in a page.
+BEGIN, END = "<!-- {}: generated from here -->", "<!-- {}: to here -->"
 
 Row = Callable[[str, dict[str, Any]], list[str]]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
 
@@ -152,7 +153,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], Row], ...] = (
 def models_table() -> str:
     """What every model is."""
     rows = [[f"`{entry.name}`", entry.half, entry.kind, entry.about] for entry in ENTRIES.values()]
-    return _table(["name", "half", "kind", "what it is and how it was trained"], rows)
+    return table(["name", "half", "kind", "what it is and how it was trained"], rows)
 
 
 def markdown(found: dict[str, Any]) -> str:
@@ -164,7 +165,7 @@ def markdown(found: dict[str, Any]) -> str:
     parts.append("## Both halves at a glance\n\n")
     parts.append(f"Fits per model: {' to '.join(map(str, dict.fromkeys([fits[0], fits[-1]])))}.\n\n")
     judged = verdicts(found)
-    parts.append(_table(["", *HALVES], [[what, *(by.get(half, "") for half in HALVES)] for what, by in judged]))
+    parts.append(table(["", *HALVES], [[what, *(by.get(half, "") for half in HALVES)] for what, by in judged]))
     for half in HALVES:
         models = {name: m for name, m in found["models"].items() if m["half"] == half and m["fits"]}
         if not models:
@@ -174,21 +175,22 @@ def markdown(found: dict[str, Any]) -> str:
             rows = [row(f"`{name}`", m) for name, m in models.items()]
             rows = [cells for cells in rows if row is not _gold or any(cells[1:])]
             if rows:
-                parts.append(f"### {title}: {half}\n\n" + _table(header, rows))
+                parts.append(f"### {title}: {half}\n\n" + table(header, rows))
     errors = [[f"`{name}`", seed, text] for name, m in found["models"].items() for seed, text in m["errors"].items()]
     if errors:
-        parts.append("## Fits that failed\n\n" + _table(["model", "seed", "what happened"], errors))
+        parts.append("## Fits that failed\n\n" + table(["model", "seed", "what happened"], errors))
     return "".join(parts)
 
 
-def refresh(path: Path, tables: str) -> None:
-    """Put the tables between the markers of a page; a page that is not there is made of them alone."""
-    text = path.read_text() if path.exists() else f"{BEGIN}\n{END}\n"
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def refresh(path: Path, tables: str, bench: str = "battery") -> None:
+    """Put the tables of a bench between its markers in a page; a page that is not there is made of them alone."""
+    first, last = BEGIN.format(bench), END.format(bench)
+    text = path.read_text() if path.exists() else f"{first}\n{last}\n"
+    before, begin, rest = text.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise GraphMaskError(f"Expected the lines {BEGIN!r} and {END!r} in {path}, found them missing.")
-    write_bytes(path, f"{before}{BEGIN}\n\n{tables}{END}{after}".encode())
+        raise GraphMaskError(f"Expected the lines {first!r} and {last!r} in {path}, found them missing.")
+    write_bytes(path, f"{before}{first}\n\n{tables}{last}{after}".encode())
 
 
 def overview(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

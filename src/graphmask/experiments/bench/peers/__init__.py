@@ -1,0 +1,1 @@
+"""All methods on models that others trained, or that anyone would train."""
