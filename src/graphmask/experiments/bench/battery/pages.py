@@ -9,16 +9,17 @@ from typing import Any
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.bench.battery.models import ENTRIES
 from graphmask.experiments.bench.battery.summary import HALVES, verdicts
+from graphmask.experiments.bench.figures import pages as marks
+from graphmask.experiments.bench.markdown import table
 from graphmask.files import write_bytes
 
-BEGIN, END = "<!-- battery: generated from here -->", "<!-- battery: to here -->"
+BEGIN, END = marks.begin("battery"), marks.END
 
 Row = Callable[[str, dict[str, Any]], list[str]]
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
+    return table(header, rows) + "\n"
 
 
 def _number(found: dict[str, Any], key: str, style: str = ".3f", span: bool = False) -> str:
@@ -184,11 +185,9 @@ def markdown(found: dict[str, Any]) -> str:
 def refresh(path: Path, tables: str) -> None:
     """Put the tables between the markers of a page; a page that is not there is made of them alone."""
     text = path.read_text() if path.exists() else f"{BEGIN}\n{END}\n"
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
+    if "battery" not in marks.marked(text):
         raise GraphMaskError(f"Expected the lines {BEGIN!r} and {END!r} in {path}, found them missing.")
-    write_bytes(path, f"{before}{BEGIN}\n\n{tables}{END}{after}".encode())
+    write_bytes(path, marks.put(text, "battery", tables).encode())
 
 
 def overview(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
