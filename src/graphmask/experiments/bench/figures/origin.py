@@ -40,11 +40,12 @@ def known(root: Path, commit: Any) -> bool:
     return bool(named) and git(root, "merge-base", "--is-ancestor", commit, "HEAD") is not None
 
 
-def commit(root: Path = ROOT) -> str:
+def commit(root: Path | None = None) -> str:
     """The last commit that changed what is measured; an error where files differ from it.
 
     Figures of code that no commit has could not be measured again.
     """
+    root = root or ROOT
     changed = git(root, "status", "--porcelain", "--", *MEASURED)
     if changed is None:
         raise GraphMaskError(f"Expected a git checkout at {root}, found none. Figures are recorded with their commit.")
@@ -79,12 +80,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def origin(command: str, root: Path = ROOT) -> dict[str, Any]:
+def origin(command: str) -> dict[str, Any]:
     """Of figures that ``command`` is about to measure."""
     return {
         "command": command,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": commit(root),
+        "commit": commit(),
         "versions": versions(),
         "machine": machine(),
     }

@@ -67,7 +67,7 @@ def _core(figures: Figures) -> str:
 
 def _small(figures: Figures) -> str:
     return "; ".join(
-        f"{name}: explaining {found['explain_ratio']:.1f} forwards, fit step {found['fit_step_ratio']:.1f} training steps"
+        f"{name}: {found['explain_ratio']:.1f} forwards, a fit step {found['fit_step_ratio']:.1f} training steps"
         for name, found in figures["models"].items()
     )
 

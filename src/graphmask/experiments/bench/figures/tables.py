@@ -8,6 +8,7 @@ from typing import Any
 
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.bench import core
+from graphmask.experiments.bench.figures import studies
 from graphmask.experiments.bench.battery import pages as battery_pages
 from graphmask.experiments.bench.figures.record import Section
 from graphmask.experiments.bench.leaderboard import pages as leaderboard_pages
@@ -48,22 +49,21 @@ def gold(figures: Figures) -> str:
 
 
 def costs(figures: Figures) -> str:
+    """By size and model; and, where it was measured, how time per edge grows with size."""
     rows: dict[str, list[str]] = {}
     for name, explain, step, memory in core.rows(figures):
         # GCN at 10^5 edges is in both parts: the first counts.
-        rows.setdefault(name, [size(name), f"{explain:.1f}", f"{step:.2f}", f"{memory:.2f}"])
+        rows.setdefault(name, [size(name), f"{explain:.1f}", f"{step:.2f}", f"{memory:.1f}"])
     header = ["model, edges", "explain / forward", "fit step / training step", "explain, peak memory"]
-    return table(header, list(rows.values()))
-
-
-def growth(figures: Figures) -> str:
-    rows = [
+    text = table(header, list(rows.values()))
+    if "explain_growth" not in figures:
+        return text
+    grown = [
         [size(name), f"{explain:.2f}", f"{forward:.2f}", _optional(over)]
         for name, explain, forward, _, _, _, over in core.growth_rows(figures)
     ]
-    return table(
-        ["model, edges", "explain, µs per edge", "forward, µs per edge", "explain grows / forward grows"], rows
-    )
+    header = ["model, edges", "explain, µs per edge", "forward, µs per edge", "explain grows / forward grows"]
+    return f"{text}\nTime per edge, and what it grows by from the size before:\n\n{table(header, grown)}"
 
 
 def _optional(value: float | str) -> str:
@@ -279,7 +279,6 @@ def leaderboard_tables(figures: Figures) -> str:
 TABLES: dict[str, tuple[Sequence[str], Callable[..., str]]] = {
     "gold": (["gold"], gold),
     "core": (["core"], costs),
-    "core.growth": (["core"], growth),
     "small": (["small"], small),
     "scale": (["scale"], scale_costs),
     "scale.peers": (["scale"], scale_peers),
@@ -295,6 +294,9 @@ TABLES: dict[str, tuple[Sequence[str], Callable[..., str]]] = {
     "compare_relay": (["compare_relay"], relay_methods),
     "battery": (["battery"], battery_pages.markdown),
     "leaderboard": (["leaderboard"], leaderboard_tables),
+    # A study has many tables on one page: where they are from is said once, at its top.
+    "qa": (["qa"], lambda _: ""),
+    "srl": (["srl"], lambda _: ""),
 }
 
 
@@ -311,4 +313,10 @@ def makers(sections: Mapping[str, Section]) -> dict[str, Callable[[], str]]:
         body = render(*(section["figures"] for section in found))
         return f"{' '.join(map(origin_line, found))}\n\n{body.rstrip()}\n"
 
-    return {name: functools.partial(make, *about) for name, about in TABLES.items()}
+    def of_study(section: str, render: Callable[[Figures], str]) -> str:
+        return render(sections[section]["figures"])
+
+    return {
+        **{name: functools.partial(make, *about) for name, about in TABLES.items()},
+        **{name: functools.partial(of_study, *about) for name, about in studies.TABLES.items()},
+    }
