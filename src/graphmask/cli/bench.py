@@ -46,7 +46,7 @@ def core(
 def small(
     json: Json = None,
     seed: Seed = 0,
-    repeats: Annotated[int, typer.Option(help="Runs of either kind, in turns.")] = 400,
+    repeats: Annotated[int, typer.Option(help="Runs of either kind, in turns.")] = 100,
 ) -> None:
     """One graph of 20 nodes and 60 edges, three layers: explain / forward, fit step / training step, on one thread."""
     from graphmask.experiments.bench.small import measure

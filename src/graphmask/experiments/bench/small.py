@@ -25,7 +25,7 @@ def cost(name: str, seed: int, repeats: int) -> dict[str, float]:
     }
 
 
-def measure(seed: int = 0, repeats: int = 400) -> dict[str, Any]:
+def measure(seed: int = 0, repeats: int = 100) -> dict[str, Any]:
     with runner.one_thread():
         models = {name: cost(name, seed, repeats) for name in MODELS}
     return {"nodes": NODES, "edges": EDGES, "layers": LAYERS, "models": models}

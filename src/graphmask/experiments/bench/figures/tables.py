@@ -182,11 +182,15 @@ def matrix(figures: Figures) -> str:
     return table([*header, "over a message per entry"], rows)
 
 
+def _known(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
 def transformer(*kinds: Figures) -> str:
     rows = [
         [
             f'`heads="{found["heads"]}"`',
-            *(f"{found[key]:.1f}" for key in ("explain_ratio", "step_ratio", "memory", "memory_with_parameters")),
+            *(_known(found.get(key)) for key in ("explain_ratio", "step_ratio", "memory", "memory_with_parameters")),
         ]
         for found in kinds
     ]
