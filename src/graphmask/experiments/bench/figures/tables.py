@@ -8,8 +8,8 @@ from typing import Any
 
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.bench import core
-from graphmask.experiments.bench.figures import studies
 from graphmask.experiments.bench.battery import pages as battery_pages
+from graphmask.experiments.bench.figures import studies
 from graphmask.experiments.bench.figures.record import Section
 from graphmask.experiments.bench.leaderboard import pages as leaderboard_pages
 from graphmask.experiments.bench.markdown import table
