@@ -44,7 +44,7 @@ def gold(figures: Figures) -> str:
         for number, site in enumerate(found["per_site"], 1):
             name = f"{task}, layer {number}" if several else task
             shares = [f"{site[key]:.1f}" for key in ("precision", "recall", "f1_lowest")]
-            rows.append([f"{name} ({found['seeds']} seeds)", *shares, f"{site['good']} of {found['seeds']}"])
+            rows.append([name, *shares, f"{site['good']} of {found['seeds']}"])
     return table(["", "precision", "recall", "F1, lowest seed", "seeds with F1 >= 99.0"], rows)
 
 
