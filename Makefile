@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test coverage sanitize docs lint clean
+.PHONY: demo check test coverage sanitize docs tables lint clean
 
 # Corpora that lie beside the checkout; the library itself looks only where GRAPHMASK_DATA says, and in the user's cache.
 ifneq ($(wildcard ../shared/data),)
@@ -45,6 +45,10 @@ sanitize: $(VENV)/installed-dev
 # The documentation site; a warning is an error.
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/docs
+
+# The tables of README and docs, from docs/figures.json; `graphmask bench all` measures what is in there.
+tables: $(VENV)/installed
+	$(BIN)/graphmask bench tables
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check src tests examples

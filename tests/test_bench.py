@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphmask.experiments.bench import core, scale
+from graphmask.experiments.bench import core, scale, small
 from graphmask.experiments.bench.memory import peak_bytes
 from graphmask.fitting.training import LOGITS_EVERY
 
@@ -73,3 +73,15 @@ def test_scale_has_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert optimised > amortised > 0
     assert [row[0] for row in scale.rows(found)] == ["GCN, 1e3"]
     assert [row[0] for row in scale.peer_rows(found)] == ["GNNExplainer, 1e3", "PGExplainer, 1e3"]
+
+
+def test_one_small_graph_is_of_the_size_that_is_told() -> None:
+    subject = core.Subject("GIN", small.EDGES, degree=small.EDGES // small.NODES, layers=small.LAYERS)
+    assert (subject.data.num_nodes, subject.data.num_edges) == (20, 60)
+    assert subject.explain().kept.shape == (3, 60)
+    found = small.measure(repeats=1)
+    assert (found["nodes"], found["edges"], found["layers"]) == (20, 60, 3)
+    for cost in found["models"].values():
+        assert cost["explain_ratio"] == pytest.approx(cost["explain_ms"] / cost["forward_ms"])
+        assert cost["explain_ratio"] > 1.5  # two runs of the model, at least
+        assert cost["fit_step_ratio"] > 0

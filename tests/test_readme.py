@@ -43,12 +43,6 @@ def test_links_lead_somewhere() -> None:
         assert (ROOT / link).exists(), link
 
 
-def test_figures_of_a_former_recipe_say_so() -> None:
-    assert "measured with the former default recipe" in " ".join(README.split())
-    for page in ("methods", "scale", "leaderboard"):
-        assert "former default recipe" in (ROOT / "docs" / f"{page}.md").read_text()
-
-
 def test_the_map_names_files_that_exist() -> None:
     found = re.findall(r"`([a-z_/]+(?:\.py|/))`", MAP)
     assert len(found) > 30

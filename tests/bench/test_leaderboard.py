@@ -168,10 +168,15 @@ def test_one_command_writes_everything_and_goes_on_where_it_was(tmp_path, monkey
         assert found.exit_code == 0, found.output
     assert len(made) == 1
     written = json.loads((tmp_path / "x.json").read_text())
-    assert set(written) == {"sets"}
+    assert set(written) == {"accuracy", "sets"}
+    six = {"auc", "f1", "flips", "kappa", "ms", "sufficiency"}
     assert {name: set(line) for name, line in written["sets"]["star"].items()} == {
-        name: {"auc", "f1", "flips", "kappa", "ms", "sufficiency"} for name in ("graphmask", "random")
+        "graphmask": six | {"ms_alone", "retained", "feasible", "fit_seconds"},
+        "random": six,
     }
+    assert written["accuracy"] == {"star": 50.0}
+    # The page can be made from that file alone.
+    assert pages.markdown(pages.of_file(written)) == (tmp_path / "leaderboard.md").read_text()
     assert "| star |" in (tmp_path / "leaderboard.md").read_text()
     assert (tmp_path / "leaderboard.svg").stat().st_size > 1000
     assert pages.collapsed({"retained": [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.3]]}) == 3

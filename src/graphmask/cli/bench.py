@@ -11,8 +11,9 @@ from graphmask.cli.common import Json, Seed, console, show, write_json
 from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
-    help="Measure: cost (core, scale, transformer), gold over seeds (gold), parts of the recipe (ablation), memory "
-    "(store, matrix), other explainers (leaderboard, peers), models that nobody tuned for (battery).",
+    help="Measure: cost (core, small, scale, transformer), gold over seeds (gold), parts of the recipe (ablation), "
+    "memory (store, matrix), other explainers (leaderboard, peers), models that nobody tuned for (battery); or all of "
+    "it for the documentation (all, record), whose tables are then written (tables).",
     no_args_is_help=True,
 )
 
@@ -38,6 +39,24 @@ def core(
         growth_rows(figures),
     )
     console.print(f"star fit: {figures['star_fit_cpu_seconds']:.1f} CPU seconds", highlight=False)
+    write_json(json, figures)
+
+
+@app.command("small")
+def small(
+    json: Json = None,
+    seed: Seed = 0,
+    repeats: Annotated[int, typer.Option(help="Runs of either kind, in turns.")] = 100,
+) -> None:
+    """One graph of 20 nodes and 60 edges, three layers: explain / forward, fit step / training step, on one thread."""
+    from graphmask.experiments.bench.small import measure
+
+    figures = measure(seed, repeats)
+    show(
+        f"{figures['nodes']} nodes, {figures['edges']} edges, {figures['layers']} layers, one thread",
+        ["model", "explain / forward", "fit step / training step", "explain, ms", "forward, ms"],
+        [[name, *found.values()] for name, found in figures["models"].items()],
+    )
     write_json(json, figures)
 
 
@@ -262,10 +281,8 @@ def peers(
     out: Annotated[Path, typer.Option(help="Folder for trained models and for the figures pair by pair.")] = Path(
         "out/peers"
     ),
-    markdown: Annotated[Path | None, typer.Option(help="Also put the tables into this page.")] = None,
 ) -> None:
     """All methods by all metrics on models that others trained, or that anyone would train; a killed run goes on."""
-    from graphmask.experiments.bench.battery.pages import refresh
     from graphmask.experiments.bench.peers import ranks, run
     from graphmask.experiments.bench.peers.models import MODELS
 
@@ -273,6 +290,53 @@ def peers(
     compared = run.chosen(methods.split(",") if methods else None, run.method_names(), "methods")
     found = ranks.summary(run.measure(names, compared, seeds, out), seeds)
     show("mean rank over models, 1 is best", *ranks.rank_rows(found))
-    if markdown is not None:
-        refresh(markdown, ranks.markdown(found), "peers")
     write_json(json or out / "peers.json", found)
+
+
+Figures = Annotated[Path, typer.Option(help="The file of figures.")]
+
+
+@app.command("all")
+def all_sections(
+    out: Annotated[Path, typer.Option(help="Folder; a killed run goes on from what is there.")] = Path("out/bench"),
+    figures: Figures = Path("docs/figures.json"),
+    only: Annotated[str, typer.Option(help="Sections, separated by commas; all if left out.")] = "",
+) -> None:
+    """Every measurement of the documentation, one after the other, into one file with commit, versions and machine.
+
+    Hours on two cores. All code must be committed: figures are recorded with the commit that they are of.
+    """
+    from graphmask.experiments.bench.figures import sections
+
+    sections.run(sections.choose(only), out, figures, lambda text: console.print(text, highlight=False))
+
+
+@app.command("record")
+def record(
+    section: Annotated[str, typer.Argument(help="Name of the section.")],
+    file: Annotated[Path, typer.Argument(help="What the section's command wrote with --json.")],
+    figures: Figures = Path("docs/figures.json"),
+    command: Annotated[str, typer.Option(help="The command, if it was not the section's own.")] = "",
+    commit: Annotated[str, typer.Option(help="Of the measured code, if it is not the present one.")] = "",
+) -> None:
+    """Put figures that were measured by themselves into the file of figures."""
+    from graphmask.experiments.bench.figures import sections
+
+    sections.file(section, file, figures, command, commit)
+    console.print(f"{section}: recorded in {figures}", highlight=False)
+
+
+@app.command("tables")
+def tables(
+    figures: Figures = Path("docs/figures.json"),
+    root: Annotated[Path, typer.Option(help="Folder with README.md and docs.")] = Path(),
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a table would change.")] = False,
+) -> None:
+    """Write the tables of README and docs, between their markers, from the file of figures."""
+    from graphmask.experiments.bench.figures import documentation
+
+    changed = documentation.write(root, figures, check=check)
+    for page in changed:
+        console.print(f"{'differs' if check else 'written'}: {page}", highlight=False)
+    if check and changed:
+        raise GraphMaskError(f"Expected tables as the figures have them, found others in {len(changed)} pages.")

@@ -6,6 +6,7 @@ from typing import Any
 
 from graphmask.bars import steps
 from graphmask.experiments import runner
+from graphmask.experiments.bench.markdown import table
 from graphmask.fitting.recipe import PAPER, Recipe
 
 VARIANTS: dict[str, Recipe] = {
@@ -47,10 +48,10 @@ def measure(seeds: int) -> dict[str, Any]:
 
 def rows(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     header = ["variant", "star F1", "relay layer 1 F1", "relay layer 2 F1", "relay divergence", "relay feasible"]
-    table = []
+    lines = []
     for name, by_task in figures["variants"].items():
         star, relay = by_task["star"], by_task["relay"]
-        table.append(
+        lines.append(
             [
                 name,
                 _range([run["f1"][0] for run in star]),
@@ -60,7 +61,7 @@ def rows(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
                 f"{sum(run['feasible'] for run in relay)} of {len(relay)}",
             ]
         )
-    return header, table
+    return header, lines
 
 
 def _range(values: list[float]) -> str:
@@ -68,6 +69,4 @@ def _range(values: list[float]) -> str:
 
 
 def markdown(figures: dict[str, Any]) -> str:
-    header, table = rows(figures)
-    lines = [header, ["---"] * len(header), *table]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return table(*rows(figures))

@@ -20,6 +20,7 @@ from graphmask.comparing import running
 from graphmask.comparing.running import Parts, Run
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import gold, runner
+from graphmask.experiments.bench.markdown import table
 from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
 
@@ -110,12 +111,20 @@ def measure(
         "graphs": {"fit": FIT, "threshold": THRESHOLD, "test": TEST},
         "methods": {name: _summary(found) for name, found in runs.items()},
     }
+    _compare_times(result["methods"])
     blank = dict.fromkeys(next(iter(result["methods"].values())))
     result["methods"] |= {name: {**blank, "not_applicable": reason} for name, reason in unfit.items()}
     for name, (precision, recall, f1) in PAPER.get(task_name, {}).items():
         if name in runs:
             result["methods"][name]["paper"] = {"precision": precision, "recall": recall, "f1": f1}
     return result, examples, data.single
+
+
+def _compare_times(found: dict[str, dict[str, Any]]) -> None:
+    """What an explanation costs over what GraphMask's does, in batches and one graph at a time."""
+    for line in found.values() if "graphmask" in found else ():
+        for key, ms in (("times_in_batches", "ms_per_explanation"), ("times_alone", "ms_alone")):
+            line[key] = line[ms] / found["graphmask"][ms]
 
 
 def _compared(model: nn.Module, data: Data, names: Sequence[str], seed: int, progress: bool) -> dict[str, Run]:
@@ -203,7 +212,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         return lambda f: f"{f[key]:.{digits}f}" + (f" ± {f[f'{key}_std']:.{digits}f}" if several else "")
 
     def times_graphmask(f: dict[str, Any]) -> str:
-        return f"{f['ms_alone'] / found['graphmask']['ms_alone']:,.1f}" if "graphmask" in found else ""
+        return f"{f['times_alone']:,.1f}" if "times_alone" in f else ""
 
     return [
         (
@@ -246,8 +255,7 @@ def markdown(figures: dict[str, Any]) -> str:
     spread = "; mean ± standard deviation over seeds" if len(figures["seeds"]) > 1 else ""
     parts = [f"{figures['task']}, {'seeds' if spread else 'seed'} {seeds}{spread}.\n"]
     for title, header, body in tables(figures):
-        lines = [header, ["---"] * len(header), *body]
-        parts.append(f"\n{title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines))
+        parts.append(f"\n{title}\n\n{table(header, body)}")
     return "".join(parts) + "".join(f"\n{line}\n" for line in not_applicable(figures))
 
 

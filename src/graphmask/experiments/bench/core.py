@@ -76,10 +76,10 @@ MODELS: dict[str, type[nn.Module]] = {
 GROWING = ("GCN", "GraphSAGE", "GAT")
 
 
-def graph(edges: int, seed: int) -> Data:
-    """A random graph with ``edges`` edges and a tenth as many nodes."""
+def graph(edges: int, seed: int, degree: int = DEGREE) -> Data:
+    """A random graph with ``edges`` edges, ``degree`` for every node."""
     generator = torch.Generator().manual_seed(seed)
-    nodes = max(edges // DEGREE, 2)
+    nodes = max(edges // degree, 2)
     return Data(
         x=torch.randn(nodes, CHANNELS, generator=generator),
         edge_index=torch.randint(nodes, (2, edges), generator=generator),
@@ -87,10 +87,10 @@ def graph(edges: int, seed: int) -> Data:
     )
 
 
-def build(name: str, seed: int) -> nn.Module:
+def build(name: str, seed: int, layers: int = LAYERS) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MODELS[name](CHANNELS, CHANNELS, LAYERS, out_channels=CLASSES).eval()
+        return MODELS[name](CHANNELS, CHANNELS, layers, out_channels=CLASSES).eval()
 
 
 def times(job: Callable[[], Any], unit: Callable[[], Any], repeats: int) -> tuple[list[float], list[float]]:
@@ -137,11 +137,20 @@ def ratio(job: Callable[[], Any], unit: Callable[[], Any], repeats: int) -> floa
 class Subject:
     """A model fitted, barely, to a random graph of one size (or of ``fit_edges``), and what is measured of it."""
 
-    def __init__(self, name: str, edges: int, seed: int = 0, *, fit_edges: int | None = None) -> None:
-        self.data, self.model = graph(edges, seed), build(name, seed)
+    def __init__(
+        self,
+        name: str,
+        edges: int,
+        seed: int = 0,
+        *,
+        fit_edges: int | None = None,
+        degree: int = DEGREE,
+        layers: int = LAYERS,
+    ) -> None:
+        self.data, self.model = graph(edges, seed, degree), build(name, seed, layers)
         self.repeats = max(3, min(100, int(3e6 / edges)))
         self.explainer = GraphMask(self.model, seed=seed, recipe=Recipe(steps=1))
-        data = self.data if fit_edges is None else graph(fit_edges, seed)
+        data = self.data if fit_edges is None else graph(fit_edges, seed, degree)
         self.explainer.fit([data], progress=False)
         self._drop_half(data)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,34 @@ def measure(names: Sequence[str], seeds: Sequence[int], recipe: str | Recipe = "
             for seed in seeds:
                 step(f"{name}, seed {seed}")
                 runs[name].append(runner.run(name, seed, recipe=recipe, progress=False).figures)
-    return {"tasks": runs}
+    return {"summary": {name: agreement(found) for name, found in runs.items()}, "tasks": runs}
+
+
+#: From here on a layer counts as found.
+GOOD = 99.0
+
+
+def agreement(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Over seeds, per site: means of precision and recall, the lowest F1, and how many are good."""
+    sites = zip(*(run["gold"]["per_site"] for run in runs), strict=True)
+    return {
+        "seeds": len(runs),
+        "per_site": [
+            {
+                "precision": statistics.fmean(line["precision"] for line in site),
+                "recall": statistics.fmean(line["recall"] for line in site),
+                "f1_lowest": min(line["f1"] for line in site),
+                "good": sum(line["f1"] >= GOOD for line in site),
+            }
+            for site in sites
+        ],
+        "good_at_every_site": sum(_good(run) for run in runs),
+        "fit_cpu_seconds": statistics.fmean(run["fit_cpu_seconds"] for run in runs),
+    }
+
+
+def _good(run: dict[str, Any]) -> bool:
+    return all(line["f1"] >= GOOD for line in run["gold"]["per_site"])
 
 
 def rows(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
@@ -56,7 +84,7 @@ def summary(task: str, runs: Sequence[dict[str, Any]]) -> str:
     perfect = sum(
         all(round(s[k], 1) == 100 for s in r["gold"]["per_site"] for k in ("precision", "recall")) for r in runs
     )
-    good = sum(all(s["f1"] >= 99 for s in r["gold"]["per_site"]) for r in runs)
+    good = sum(map(_good, runs))
     collapsed = sum(any(share in (0.0, 1.0) for share in r["retained_per_site"]) for r in runs)
     return (
         f"{task}: 100.0 at every site on {perfect} of {len(runs)} seeds, F1 >= 99.0 at every site on {good}; "

@@ -9,17 +9,17 @@ from typing import Any
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.bench.battery.models import ENTRIES
 from graphmask.experiments.bench.battery.summary import HALVES, verdicts
+from graphmask.experiments.bench.figures import pages as marks
+from graphmask.experiments.bench.markdown import table
 from graphmask.files import write_bytes
 
-#: Around the tables of a bench in a page.
-BEGIN, END = "<!-- {}: generated from here -->", "<!-- {}: to here -->"
+BEGIN, END = marks.begin("battery"), marks.END
 
 Row = Callable[[str, dict[str, Any]], list[str]]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(header, rows) + "\n"
 
 
 def _number(found: dict[str, Any], key: str, style: str = ".3f", span: bool = False) -> str:
@@ -182,15 +182,12 @@ def markdown(found: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def refresh(path: Path, tables: str, bench: str = "battery") -> None:
-    """Put the tables of a bench between its markers in a page; a page that is not there is made of them alone."""
-    first, last = BEGIN.format(bench), END.format(bench)
-    text = path.read_text() if path.exists() else f"{first}\n{last}\n"
-    before, begin, rest = text.partition(first)
-    _, end, after = rest.partition(last)
-    if not begin or not end:
-        raise GraphMaskError(f"Expected the lines {first!r} and {last!r} in {path}, found them missing.")
-    write_bytes(path, f"{before}{first}\n\n{tables}{last}{after}".encode())
+def refresh(path: Path, tables: str) -> None:
+    """Put the tables between the markers of a page; a page that is not there is made of them alone."""
+    text = path.read_text() if path.exists() else f"{BEGIN}\n{END}\n"
+    if "battery" not in marks.marked(text):
+        raise GraphMaskError(f"Expected the lines {BEGIN!r} and {END!r} in {path}, found them missing.")
+    write_bytes(path, marks.put(text, "battery", tables).encode())
 
 
 def overview(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

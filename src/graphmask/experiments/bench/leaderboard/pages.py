@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from graphmask.experiments.bench.markdown import table
+
 #: Where a tie ends, in points of AUC.
 TIE = 0.5
 NAMES = {
@@ -28,12 +30,8 @@ def first(about: dict[str, Any]) -> bool:
     return "graphmask" in scores and scores["graphmask"] >= max(scores.values()) - TIE
 
 
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |\n"
-
-
 def _table(header: list[str], rows: list[list[str]]) -> str:
-    return "".join(map(_row, [header, ["---"] * len(header), *rows])) + "\n"
+    return table(header, rows) + "\n"
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -100,6 +98,13 @@ def markdown(found: dict[str, Any]) -> str:
     if trouble:
         parts.append("What happened to the others\n\n" + _table(["set", "method", "what happened"], trouble))
     return "".join(parts)
+
+
+def of_file(figures: dict[str, Any]) -> dict[str, Any]:
+    """What `markdown` takes, from the JSON of the leaderboard."""
+    return {
+        name: {"accuracy": figures["accuracy"][name], "methods": methods} for name, methods in figures["sets"].items()
+    }
 
 
 def draw(found: dict[str, Any], path: Path) -> Path:

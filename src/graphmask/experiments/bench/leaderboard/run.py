@@ -90,15 +90,19 @@ def _line(method: str, board: Board, seeds: int) -> dict[str, Any]:
     return {**line, **({"notes": notes} if notes else {})}
 
 
+#: Beside the six figures: why there are none, and what else the page says of a method.
+FURTHER = ("error", "notes", "ms_alone", "retained", "feasible", "fit_seconds")
+
+
 def figures(found: dict[str, Any]) -> dict[str, Any]:
-    """The JSON of the leaderboard: six figures per set and method, and why there are none."""
-    wanted = (*FIGURES, "error")
+    """The JSON of the leaderboard: figures per set and method, and the accuracy of every set's model."""
     return {
+        "accuracy": {name: about["accuracy"] for name, about in found.items()},
         "sets": {
             name: {
-                method: {key: line[key] for key in sorted(wanted) if key in line}
+                method: {key: line[key] for key in sorted((*FIGURES, *FURTHER)) if key in line}
                 for method, line in about["methods"].items()
             }
             for name, about in found.items()
-        }
+        },
     }

@@ -9,7 +9,7 @@ from typing import Any
 from scipy.stats import rankdata
 
 from graphmask.comparing.metrics import COLUMNS
-from graphmask.experiments.bench.battery.pages import table
+from graphmask.experiments.bench.markdown import table
 from graphmask.experiments.bench.peers.models import MODELS, OTHERS, PLAIN, WHITE
 from graphmask.experiments.bench.peers.run import Figures
 
