@@ -9,8 +9,11 @@ import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GCN
 
+from graphmask import GraphMask
 from graphmask.fitting import held_out
+from graphmask.fitting.recipe import Recipe
 
 
 def graphs(count: int, first: int = 0) -> list[Data]:
@@ -91,3 +94,22 @@ def test_what_is_enough_or_cannot_be_divided_stays_whole() -> None:
     assert held_out.divided(special, None) == (special, None)
     plain = DataLoader(graphs(100), sampler=SequentialSampler(range(100)), batch_size=4)
     assert held_out.divided(plain, None)[1] is not None
+
+
+def test_a_fit_with_the_default_forward_holds_examples_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders are wrapped for it, and wrapped ones once stayed whole: gates were judged on what they had learnt."""
+    seen: list[tuple[int, int | None]] = []
+
+    def begin(self: GraphMask, loader: Any, epochs: int | None, count: int, *args: Any) -> Any:
+        seen.append((sum(1 for _ in loader), count))
+        return original(self, loader, epochs, count, *args)
+
+    original = GraphMask.begin
+    monkeypatch.setattr(GraphMask, "begin", begin)
+    torch.manual_seed(0)
+    model = GCN(4, 4, num_layers=2, out_channels=2).eval()
+    some = [Data(x=torch.randn(6, 4), edge_index=torch.randint(6, (2, 12))) for _ in range(40)]
+    pairs = [(graph, 0) for graph in some]
+    for loader in (some, DataLoader(some, batch_size=1), pairs):
+        GraphMask(model, recipe=Recipe(steps=1)).fit(loader, epochs=1, progress=False)
+    assert seen == [(34, 34)] * 3  # 15 % are held out

@@ -10,6 +10,8 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset
 from torch_geometric.loader import DataLoader as GraphLoader
 
+from graphmask.graphs.wrapped_batches import Graphs, graph_in
+
 #: Examples that are enough to judge on; and the share of the loader's that is held out, at most, to get there.
 ENOUGH, SHARE = 200, 0.15
 #: A loader with fewer pieces (graphs, or batches where only these can be told apart) stays whole.
@@ -36,6 +38,9 @@ def divided(
 
 
 def _split(loader: Iterable[Any], missing: int, together: int) -> tuple[Iterable[Any], Iterable[Any] | None]:
+    if isinstance(loader, Graphs):
+        fitted, judged = _split(loader.loader, missing, together)
+        return Graphs(fitted), None if judged is None else Graphs(judged)
     if isinstance(loader, (list, tuple)):
         return _of_batches(loader, missing, together)
     if not isinstance(loader, DataLoader) or type(loader) not in (DataLoader, GraphLoader):
@@ -47,6 +52,7 @@ def _split(loader: Iterable[Any], missing: int, together: int) -> tuple[Iterable
 
 def examples(batch: Any) -> int:
     """Graphs in a batch; where there is one, its nodes may all be examples, and are more than enough or not."""
+    batch = graph_in(batch)
     graphs = getattr(batch, "num_graphs", 1)
     if graphs > 1:
         return int(graphs)

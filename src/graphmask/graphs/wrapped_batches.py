@@ -23,7 +23,7 @@ def graph_in(batch: Any) -> Any:
     return graphs[0] if len(graphs) == 1 else batch
 
 
-class _Graphs:
+class Graphs:
     """A loader's batches without their company, as often as the loader gives them."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
@@ -42,4 +42,4 @@ def graphs_of(loader: Iterable[Any], forward: Forward) -> Iterable[Any]:
         return loader
     if isinstance(loader, (*batches.GRAPHS, Mapping, Tensor, str)) or iter(loader) is loader:
         return loader  # no loader at all, or spent after one pass: both are refused elsewhere, by their own names
-    return _Graphs(loader)
+    return Graphs(loader)
