@@ -26,22 +26,40 @@ if TYPE_CHECKING:
 
 #: The key of ``info`` under which an explanation says why it could not be repaired, so that files and stores keep it.
 UNREPAIRED = "graphmask.unrepaired"
+#: The modules that can mix nodes by other ways than messages.
+UNSEEN = "graphmask.unseen"
 #: And the nodes that `index` asked about, where rows of the output are nodes or pairs of them.
 ASKED = "graphmask.asked"
 
 
-def certificate(divergence: float, tolerance: float, same_prediction: bool | None, unrepaired: str | None) -> str:
+def certificate(
+    divergence: float,
+    tolerance: float,
+    same_prediction: bool | None,
+    unrepaired: str | None,
+    unseen: Sequence[str] = (),
+) -> str:
     """What a masked run showed, in the one form that log, repr, picture and page use.
 
-    Two facts: is the divergence within tolerance, and is the prediction the same.
+    Two facts: is the divergence within tolerance, and is the prediction the same. Where modules mix nodes by other ways
+    than messages, both are about the messages alone.
     """
     within = "within" if divergence <= tolerance else "NOT within"
-    facts = [f"{within} tolerance: divergence {divergence:.3g} of {tolerance:.3g}"]
+    of = " for the messages that are seen" if unseen else ""
+    facts = [f"{within} tolerance{of}: divergence {divergence:.3g} of {tolerance:.3g}"]
     if same_prediction is not None:
         facts.append("same prediction" if same_prediction else "CHANGED prediction")
     if unrepaired:
         facts.append(f"could not be repaired: {unrepaired}")
+    if unseen:
+        facts.append(f"not seen: {first_of(unseen)}")
     return ", ".join(facts)
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """The first few of a list, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def rows_in_words(index: Sequence[int]) -> str:
@@ -105,7 +123,10 @@ class Explanation(Retained):
 
     @property
     def faithful(self) -> bool:
-        """The masked model answers as the original does, within the tolerance."""
+        """The masked model answers as the original does, within the tolerance.
+
+        This is about messages. Modules in `unseen` ran as they are: what they carry is in both outputs.
+        """
         return self.divergence <= self.tolerance
 
     @property
@@ -119,9 +140,18 @@ class Explanation(Retained):
         return self.info.get(UNREPAIRED)
 
     @property
+    def unseen(self) -> tuple[str, ...]:
+        """Modules that can mix nodes by other ways than messages, with class: ``conv1.attn (MultiheadAttention)``.
+
+        What was dropped along edges may still reach the output through them. They are told by their class; dense
+        products that a model's forward writes out cannot be, and are not listed.
+        """
+        return tuple(self.info.get(UNSEEN, ()))
+
+    @property
     def certificate(self) -> str:
         """What was measured, in words that log, page and picture share."""
-        return certificate(self.divergence, self.tolerance, self.same_prediction, self.unrepaired)
+        return certificate(self.divergence, self.tolerance, self.same_prediction, self.unrepaired, self.unseen)
 
     def __repr__(self) -> str:
         kept = ", ".join(

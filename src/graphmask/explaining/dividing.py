@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.repairing import Repaired
-from graphmask.explanation import ASKED, UNREPAIRED, Explanation, build_all
+from graphmask.explanation import ASKED, UNREPAIRED, UNSEEN, Explanation, build_all
 from graphmask.graphs import batches
 from graphmask.hetero_explanation import HeteroExplanation, nodes_by_type, notes
 
@@ -34,6 +34,8 @@ def divide(
     for own, why in zip(info, repaired.why, strict=True):
         if why is not None:
             own[UNREPAIRED] = why
+        if case.subject.unseen:
+            own[UNSEEN] = list(case.subject.unseen)
     if asked is not None and asked.nodes:
         info[0][ASKED] = list(asked.nodes)
     if types is not None and edge_type is not None:

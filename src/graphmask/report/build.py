@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphmask.explanation import Explanation
+from graphmask.explanation import Explanation, first_of
 from graphmask.graphs import retained_paths
 from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import cards as limits
@@ -71,7 +71,7 @@ def example(
         same_prediction=explanation.same_prediction,
         original=_values(explanation.original),
         masked=_values(explanation.masked),
-        notes=[*notes, *found.notes, *([f"Could not be repaired: {why}."] if (why := explanation.unrepaired) else ())],
+        notes=[*notes, *found.notes, *_caveats(explanation)],
         paths=None,
         reverse=tuple(site.reverse for site in explanation.structure),
         tokens=found.tokens,
@@ -84,8 +84,22 @@ def example(
         asked=tuple(shown.asked),
         whole=whole,
         class_names=_class_names(explanation),
+        unseen=explanation.unseen,
     )
     return replace(made, paths=_paths(explanation, made))
+
+
+def _caveats(explanation: Explanation) -> list[str]:
+    """What the reader of a card must know beside its figures."""
+    found = []
+    if explanation.unrepaired:
+        found.append(f"Could not be repaired: {explanation.unrepaired}.")
+    if explanation.unseen:
+        found.append(
+            f"Not seen: {first_of(explanation.unseen, 5)}. Through these, nodes can act on each other without "
+            "messages, and no gate stops that: what is said here is about the messages."
+        )
+    return found
 
 
 def _shown(explanation: Explanation, gold: Tensor | None) -> tuple[Part, Whole | None]:

@@ -27,6 +27,7 @@ from graphmask.tapping.layers import TappedLayer
 from graphmask.tapping.messages import Mask, Visit
 from graphmask.tapping.tapped import Tap
 from graphmask.tapping.taps import AdjacencyTap, MessageTap
+from graphmask.tapping.unseen import ALONG_EDGES
 
 
 def check_model(model: nn.Module) -> None:
@@ -47,7 +48,7 @@ def check_model(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise GraphMaskError(f"Expected a trained model, got one without a value for {name!r}. Run it once.")
-    along_edges = any(isinstance(m, (MessagePassing, MessageTap, AdjacencyTap)) for m in model.modules())
+    along_edges = any(isinstance(m, ALONG_EDGES) for m in model.modules())
     attends = attention_interface.asks(model) or any(isinstance(m, AttentionTap) for m in model.modules())
     if along_edges and attends:
         raise GraphMaskError(
@@ -98,7 +99,7 @@ def tap(
     try:
         for name, module in model.named_modules():
             name = name or "model"
-            along_edges |= isinstance(module, (MessagePassing, MessageTap, AdjacencyTap))
+            along_edges |= isinstance(module, ALONG_EDGES)
             if isinstance(module, MessagePassing):
                 tapped = TappedLayer(state, name, module)
                 switched += _unfuse(state, module)

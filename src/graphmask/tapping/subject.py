@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from graphmask.graphs.sites import Site
 from graphmask.tapping import capture, restore
 from graphmask.tapping.messages import Mask, Visit
 from graphmask.tapping.tapped import Tap
+from graphmask.tapping.unseen import unseen
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class Subject:
     ) -> AbstractContextManager[Tap]:
         """Inside, messages are seen or replaced; see `capture.tap`."""
         return capture.tap(self.model, visit, edges, self.sites, recompute=recompute, heads=self.heads)
+
+    @cached_property
+    def unseen(self) -> tuple[str, ...]:
+        """Modules that can mix nodes by other ways than the messages that are gated."""
+        return unseen(self.model)
 
     # The model is the user's ---------------------------------------------------------------------------------
 
