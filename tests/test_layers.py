@@ -30,6 +30,7 @@ LAYERS = (
     "tapping",
     "gates",
     "fitting",
+    "explained_features",
     "explanation",
     "hetero_explanation",
     "labels",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphmask import files, hooks
 from graphmask.errors import GraphMaskError
+from graphmask.explained_features import Features
 from graphmask.graphs import retained_paths
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.retained_paths import Hop
@@ -115,6 +116,7 @@ class Explanation(Retained):
     #: bool [L, E], where asked for: the fewest kept messages, highest scores first, whose replacement too changes the
     #: prediction; None where even that of all of them does not
     counterfactual: Tensor | None = None
+    features: Features | None = None  #: which input features were kept, where these have gates
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -158,6 +160,7 @@ class Explanation(Retained):
             f"{name} {int(k)}/{int(c)}"
             for name, k, c in zip(self.sites, self.kept.sum(1), self.carried.sum(1), strict=True)
         )
+        kept = kept if self.features is None else f"{self.features}, {kept}"
         asked = "" if self.index is None else f"{rows_in_words(self.index)}: "
         return f"Explanation({asked}{self.certificate}; kept {kept})"
 
@@ -193,10 +196,13 @@ class Explanation(Retained):
     # Elsewhere ---------------------------------------------------------------------------------------------
 
     def to_pyg(self) -> torch_geometric.explain.Explanation:
-        """PyG's own object: ``edge_mask`` [E] is the highest score over sites, ``site_mask`` [E, L] has them all."""
+        """PyG's own object: ``edge_mask`` [E] is the highest score over sites, ``site_mask`` [E, L] has them all.
+
+        Of input features with gates, ``node_mask`` [N, 1] or [N, F].
+        """
         from torch_geometric.explain import Explanation as PygExplanation
 
-        return PygExplanation(
+        found = PygExplanation(
             edge_index=self.edge_index,
             edge_mask=self.scores.max(0).values if self.scores.shape[0] else self.scores.sum(0),
             site_mask=self.scores.t(),
@@ -204,6 +210,9 @@ class Explanation(Retained):
             num_nodes=self.num_nodes,
             prediction=self.original,
         )
+        if self.features is not None and self.features.attribute == "x":
+            found.node_mask = self.features.scores.view(self.num_nodes, -1)
+        return found
 
     def to_networkx(self) -> networkx.MultiDiGraph:
         """One edge per input edge, keyed by its position, with ``kept`` and ``scores`` by site name."""
@@ -277,6 +286,9 @@ class Explanation(Retained):
         tensors |= {f"baseline.{site}": baseline for site, baseline in enumerate(self.baselines)}
         description = {name: getattr(self, name) for name in _VALUES}
         description["info"] = self.info_on_file()
+        if self.features is not None:
+            tensors |= self.features.to_tensors()
+            description["features"] = self.features.kind
         description["structure"] = [site.to_json() for site in self.structure]
         files.write(path, "explanation", tensors, description)
 
@@ -288,6 +300,7 @@ class Explanation(Retained):
             structure = tuple(Site.from_json(site) for site in values.pop("structure"))
             baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
             values["index"] = None if values.get("index") is None else tuple(values["index"])
+            values["features"] = Features.from_tensors(values.get("features"), tensors)
             _check_shapes(tensors, len(structure))
             return build(**{**values, **tensors}, structure=structure, baselines=baselines)
 

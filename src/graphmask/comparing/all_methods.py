@@ -71,6 +71,7 @@ def compare(
     wanted, makers = measures.chosen(metrics), _makers(methods)
     numbers = _numbers(seeds)
     probe = registry.get("random")(model, forward, divergence, tolerance)
+    model = probe.model
     parts, notes = _parts(probe, loader, (validation, thresholds, test), gold, index)
     decided = divergence if callable(divergence) else probe.divergence.name  # "auto" is decided once
     known: dict[str, Any] = {"forward": forward, "divergence": decided, "tolerance": tolerance}

@@ -19,6 +19,7 @@ from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
 from graphmask.graphs.batches import Forward, call
 from graphmask.hetero_explanation import HeteroExplanation as TypedExplanation
+from graphmask.tapping import compiled
 from graphmask.tapping.restore import guest
 
 #: Divergences that fit a mode of PyG's; the first is what "auto" becomes.
@@ -131,7 +132,7 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
         index: int | Tensor | None = None,
         **kwargs: Any,
     ) -> PygExplanation | HeteroExplanation:
-        if model is not self.method.model:
+        if compiled.original(model) is not self.method.model:
             raise GraphMaskError(
                 "Expected the model that the method was made for, got another "
                 f"{type(model).__name__}. Make the Explainer and the method with the same object."
