@@ -20,6 +20,7 @@ LAYERS = (
     "_moved",
     "bars",
     "hooks",
+    "words",
     "launch",
     "divergence",
     "files",

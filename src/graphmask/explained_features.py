@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from graphmask.errors import GraphMaskError
 from graphmask.tapping.features import KINDS, FeatureTap, check_kind, put_baseline
+from graphmask.words import first_of
 
 if TYPE_CHECKING:
     import pandas
@@ -69,6 +71,18 @@ class Features:
         """As part of a list of sites: ``x 3/10 nodes``."""
         of = {"nodes": "nodes", "each": "numbers", "edges": "edges"}[self.kind]
         return f"{self.attribute} {int(self.kept.sum())}/{int(self.carried.sum())} {of}"
+
+    def in_words(self, names: Sequence[str] | None = None) -> str:
+        """A sentence: how many were kept, and which; of single numbers, in how many nodes each column was."""
+        _, _, of = str(self).split(" ", 2)
+        share = f"{self.attribute}: {int(self.kept.sum()):,} of {int(self.carried.sum()):,} {of} kept"
+        if self.kind == "each":
+            counts = self.kept.sum(0).tolist()
+            which = [f"column {at} of {count:,} nodes" for at, count in enumerate(counts) if count]
+        else:
+            at = self.kept.nonzero().view(-1).tolist()
+            which = [names[one] if names is not None and self.kind == "nodes" else str(one) for one in at]
+        return f"{share}." if not which else f"{share}: {first_of(which, 20)}."
 
     # Files -------------------------------------------------------------------------------------------------
 

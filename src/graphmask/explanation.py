@@ -16,6 +16,7 @@ from graphmask.graphs import retained_paths
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.retained_paths import Hop
 from graphmask.graphs.sites import Site
+from graphmask.words import first_of
 
 if TYPE_CHECKING:
     import networkx
@@ -55,12 +56,6 @@ def certificate(
     if unseen:
         facts.append(f"not seen: {first_of(unseen)}")
     return ", ".join(facts)
-
-
-def first_of(names: Sequence[str], most: int = 3) -> str:
-    """The first few of a list, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def rows_in_words(index: Sequence[int]) -> str:

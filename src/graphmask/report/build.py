@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphmask.explanation import Explanation, first_of
+from graphmask.explanation import Explanation
 from graphmask.graphs import retained_paths
 from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import cards as limits
@@ -21,6 +21,7 @@ from graphmask.report.gallery import Gallery, Totals
 from graphmask.report.page import render, write
 from graphmask.report.part import Part
 from graphmask.report.question import is_question
+from graphmask.words import first_of
 
 #: Paths listed per node of a page: more than a person follows.
 PATHS = 50
@@ -71,7 +72,7 @@ def example(
         same_prediction=explanation.same_prediction,
         original=_values(explanation.original),
         masked=_values(explanation.masked),
-        notes=[*notes, *found.notes, *_caveats(explanation)],
+        notes=[*notes, *found.notes, *_features(all_of_it), *_caveats(explanation)],
         paths=None,
         reverse=tuple(site.reverse for site in explanation.structure),
         tokens=found.tokens,
@@ -87,6 +88,12 @@ def example(
         unseen=explanation.unseen,
     )
     return replace(made, paths=_paths(explanation, made))
+
+
+def _features(explanation: Explanation) -> list[str]:
+    """What was kept of the input, in words."""
+    features = explanation.features
+    return [] if features is None else [features.in_words(metadata.labels(explanation).nodes)]
 
 
 def _caveats(explanation: Explanation) -> list[str]:

@@ -1,8 +1,9 @@
 """Models of which it is known, number by number, what of the input they use.
 
-Of the features of a node only two of five columns are read, and of these only what is above zero: a number of another
-column, or below zero, can be replaced by anything below zero and nothing changes. What is above zero is at least one,
-and counts by at least one in the output: replacing it moves the output by more than any tolerance used here.
+Of the features of a node two of five columns are read, and every number in these counts in the output as it is. Where
+such a number is zero, nothing is lost by replacing it with zero; where it is not, it is at least one, and replacing it
+with zero moves the output by more than any tolerance used here. The other columns are never read. Likewise of edges,
+where the first of three columns is read.
 """
 
 from typing import Optional
@@ -16,7 +17,7 @@ COLUMNS, READ = 5, 2
 
 
 class Sum(MessagePassing):
-    """Adds up what neighbours send: their states, or those times the positive part of the edge's first number."""
+    """Adds up what neighbours send: their states, or those times the edge's first number."""
 
     def __init__(self) -> None:
         super().__init__(aggr="add")
@@ -25,11 +26,11 @@ class Sum(MessagePassing):
         return self.propagate(edge_index, h=h, edge_attr=edge_attr)
 
     def message(self, h_j: Tensor, edge_attr: Optional[Tensor]) -> Tensor:  # noqa: UP045 - PyG reads it
-        return h_j if edge_attr is None else edge_attr[:, :1].relu() * h_j
+        return h_j if edge_attr is None else edge_attr[:, :1] * h_j
 
 
-class Rectified(nn.Module):
-    """Two numbers per graph: sums over nodes of the positive part of two columns, their own and their neighbours'."""
+class NodeColumns(nn.Module):
+    """Two numbers per graph: sums over nodes of two columns, their own and their neighbours'."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,12 +38,12 @@ class Rectified(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        h = x[:, :READ].relu() * self.scale
+        h = x[:, :READ] * self.scale
         return pooled(h + self.layer(h, edge_index), batch)
 
 
-class EdgeRectified(nn.Module):
-    """One number per graph: over edges, the positive part of the first of three numbers."""
+class EdgeColumns(nn.Module):
+    """One number per graph: the sum of the first of three numbers of every edge."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,31 +54,37 @@ class EdgeRectified(nn.Module):
         return pooled(self.layer(torch.ones_like(x[:, :1]) * self.scale, edge_index, edge_attr), batch)
 
 
+def model_of(kind: str) -> nn.Module:
+    return EdgeColumns() if kind == "edges" else NodeColumns()
+
+
 def pooled(h: Tensor, batch: Tensor) -> Tensor:
     return h.new_zeros(int(batch.max()) + 1, h.shape[1]).index_add(0, batch, h)
 
 
-def signed(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Numbers from 1 to 3, six in ten of them with a minus."""
-    size = 1 + 2 * torch.rand(shape, generator=generator)
-    return torch.where(torch.rand(shape, generator=generator) < 0.6, -size, size)
+def numbers(rows: int, columns: int, read: int, generator: torch.Generator) -> Tensor:
+    """From 1 to 3 with either sign; of half of the rows, zero in the columns that are read."""
+    size = 1 + 2 * torch.rand(rows, columns, generator=generator)
+    found = torch.where(torch.rand(rows, columns, generator=generator) < 0.5, -size, size)
+    found[torch.rand(rows, generator=generator) < 0.5, :read] = 0.0
+    return found
 
 
 def graph(seed: int, nodes: int = 7, edges: int = 12) -> Data:
     generator = torch.Generator().manual_seed(seed)
     return Data(
-        x=signed((nodes, COLUMNS), generator),
+        x=numbers(nodes, COLUMNS, READ, generator),
         edge_index=torch.randint(nodes, (2, edges), generator=generator),
-        edge_attr=signed((edges, 3), generator),
+        edge_attr=numbers(edges, 3, 1, generator),
     )
 
 
 def used(kind: str, data: Data) -> Tensor:
-    """What is above zero in a column that is read."""
+    """What is not zero in a column that is read."""
     if kind == "edges":
-        return data.edge_attr[:, 0] > 0
-    numbers = (data.x > 0) & (torch.arange(COLUMNS) < READ)
-    return numbers if kind == "each" else numbers.any(1)
+        return data.edge_attr[:, 0] != 0
+    found = (data.x != 0) & (torch.arange(COLUMNS) < READ)
+    return found if kind == "each" else found.any(1)
 
 
 def loader(batches: int = 6, size: int = 16, seed: int = 0) -> list[Batch]:
