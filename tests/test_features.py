@@ -53,7 +53,7 @@ def hasty(request: pytest.FixtureRequest) -> GraphMask:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_model_cannot_read_is_dropped_and_the_rest_kept(kind: str) -> None:
-    explainer = fitted(kind, replace(RECIPES["noisy"], steps=200))
+    explainer = fitted(kind, replace(RECIPES["noisy"], steps=300))
     for data, found in zip(GRAPHS, explainer.explain_all([TOGETHER], repair=False), strict=True):
         assert found.features is not None
         assert torch.equal(found.features.kept, columns.used(kind, data))

@@ -63,9 +63,8 @@ def pooled(h: Tensor, batch: Tensor) -> Tensor:
 
 
 def numbers(rows: int, columns: int, read: int, generator: torch.Generator) -> Tensor:
-    """From 1 to 3 with either sign; of half of the rows, zero in the columns that are read."""
-    size = 1 + 2 * torch.rand(rows, columns, generator=generator)
-    found = torch.where(torch.rand(rows, columns, generator=generator) < 0.5, -size, size)
+    """From 1 to 3; of half of the rows, zero in the columns that are read."""
+    found = 1 + 2 * torch.rand(rows, columns, generator=generator)
     found[torch.rand(rows, generator=generator) < 0.5, :read] = 0.0
     return found
 
