@@ -33,14 +33,7 @@ def divide(
     if edge_type is not None and edge_type.shape != (trace.edge_map.count,):
         edge_type = None
     types, asked = case.subject.types, case.subject.rows
-    info = notes(case.batch, split.count) if types is None else [{} for _ in range(split.count)]
-    for own, why in zip(info, repaired.why, strict=True):
-        if why is not None:
-            own[UNREPAIRED] = why
-        if case.subject.unseen:
-            own[UNSEEN] = list(case.subject.unseen)
-    if asked is not None and asked.nodes:
-        info[0][ASKED] = list(asked.nodes)
+    info = _info(case, repaired)
     if types is not None and edge_type is not None:
         known = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
         edge_type = torch.tensor(known, dtype=torch.long, device=edge_type.device)[edge_type]
@@ -83,6 +76,20 @@ def divide(
         return build_all(Explanation, columns)
     typed = {"num_nodes_dict": nodes_by_type(case.batch, split), "edge_types": repeat(types.edge_types)}
     return build_all(HeteroExplanation, columns | typed)
+
+
+def _info(case: Case, repaired: Repaired) -> list[dict[str, Any]]:
+    """What an explanation says of itself beside its numbers."""
+    count, asked = case.split.count, case.subject.rows
+    info = notes(case.batch, count) if case.subject.types is None else [{} for _ in range(count)]
+    for own, why in zip(info, repaired.why, strict=True):
+        if why is not None:
+            own[UNREPAIRED] = why
+        if case.subject.unseen:
+            own[UNSEEN] = list(case.subject.unseen)
+    if asked is not None and asked.nodes:
+        info[0][ASKED] = list(asked.nodes)
+    return info
 
 
 def _features(case: Case, choice: Choice, overturning: tuple[Tensor, Tensor] | None) -> list[Features]:
