@@ -253,10 +253,9 @@ class Method(ABC):
             return found
 
         if out is not None:
-            if counterfactual:
-                raise GraphMaskError("Expected counterfactual=True without out=DIR: a store does not keep them.")
-            if self.subject.features is not None:
-                raise GraphMaskError("Expected no features=... together with out=DIR: a store does not keep them.")
+            if counterfactual or self.subject.features is not None:
+                asked = "counterfactual=True" if counterfactual else "features=..."
+                raise GraphMaskError(f"Expected {asked} without out=DIR: a store does not keep them.")
             wanted = partial(write, method, explain, loader, out, repair=repair, metadata=metadata, progress=progress)
             return _by_all(wanted, team, out, shard, shard_rows)
         if metadata is not None or shard_rows is not None:
