@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import DataLoader
-from torch_geometric.nn import GATConv, GCNConv, global_mean_pool
+from torch_geometric.nn import GAE, GCN, GATConv, GCNConv, global_mean_pool
 
 from graphmask import GraphMask, GraphMaskError, methods
 from graphmask.graphs.loaders import KHopLoader
@@ -161,3 +162,59 @@ def test_a_regression_that_squeezes_its_only_row_away() -> None:
     explainer = fitted(model=Model(1, squeeze=True), divergence="mse")
     with pytest.raises(GraphMaskError, match=r"shape \(\): a squeeze\(\) has taken.*squeeze\(-1\)"):
         explainer.explain(GRAPHS[0], allow_infeasible=True)
+
+
+# Hints: the line to write, which runs as it stands ---------------------------------------------------------------
+
+
+class Links(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = GCNConv(3, 3)
+
+    def encode(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return self.conv(x, edge_index, edge_weight)
+
+    def decode(self, z: Tensor, edge_label_index: Tensor) -> Tensor:
+        return (z[edge_label_index[0]] * z[edge_label_index[1]]).sum(-1)
+
+
+class Trained(nn.Module):
+    """As Lightning's modules are written: steps, a loss, and the network in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.loss = Model(), nn.CrossEntropyLoss()
+
+    def training_step(self, batch: Data, number: int) -> Tensor:
+        return self.loss(self.net(batch.x, batch.edge_index, batch.batch), batch.y)
+
+
+#: Its forward raises, as `lightning.LightningModule`'s does.
+Lightning = type(
+    "LightningModule", (nn.Module,), {"forward": lambda self, *args: 1 / 0, "__module__": "lightning.pytorch.core"}
+)
+
+
+class TrainedByLightning(Lightning, Trained):  # type: ignore[misc, valid-type]
+    pass
+
+
+@pytest.mark.parametrize("kind", [Links, Trained, TrainedByLightning, lambda: GAE(GCN(3, 3, 1))])
+def test_a_model_without_a_forward_is_told_the_line_to_write(kind: Any) -> None:
+    model = kind()
+    data = GRAPHS[0].clone()
+    data.edge_label_index = data.edge_index[:, :4]
+    data.batch = torch.zeros(data.num_nodes, dtype=torch.long)
+    with pytest.raises(GraphMaskError) as caught:
+        methods.get("random")(model, divergence="mse").explain(data)
+    code = re.search(r"GraphMask\(model, (forward=lambda .*\))\)\.$", str(caught.value))
+    assert code is not None, str(caught.value)
+    forward = eval(code[1].removeprefix("forward="))
+    found = methods.get("random")(model, forward, "mse").explain(data)
+    rows = 1 if isinstance(model, Trained) else 4
+    assert found.original.shape[0] == rows
+    expected = forward(model.eval(), data)
+    assert torch.equal(found.original, expected)
+    if isinstance(model, Trained):
+        assert "GraphMask(model.net)" in str(caught.value)

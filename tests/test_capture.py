@@ -311,19 +311,6 @@ def small() -> nn.Module:
     return pyg.Sequential("x, edge_index", [(pyg.SAGEConv(4, 4), "x, edge_index -> x")])
 
 
-def test_compiled_models() -> None:
-    with pytest.raises(GraphMaskError, match=r"compiled with torch\.compile"):
-        GraphMask(torch.compile(small()))
-    model = small()
-    model.compile()
-    with pytest.raises(GraphMaskError, match=r"compiled with torch\.compile"):
-        GraphMask(model)
-    inner = nn.Sequential(nn.Linear(2, 2))
-    inner.add_module("compiled", torch.compile(pyg.SAGEConv(4, 4)))
-    with pytest.raises(GraphMaskError, match="module 'compiled'"):
-        GraphMask(inner)
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_scripted_models() -> None:
     with pytest.raises(GraphMaskError, match=r"compiled with torch\.jit"):

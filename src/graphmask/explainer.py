@@ -33,6 +33,7 @@ from graphmask.graphs.batches import Forward
 from graphmask.graphs.wrapped_batches import graphs_of
 from graphmask.store import identity
 from graphmask.tapping import gradients
+from graphmask.tapping.features import FeatureTap, check_kind
 from graphmask.tapping.messages import Messages
 from graphmask.tapping.restore import guest
 from graphmask.tapping.weights import Weights
@@ -66,6 +67,9 @@ class GraphMask(Method):
             stay in full precision. By default as ``accelerate`` was told, else the model's own.
         recompute: fit in less memory: PyG layers run again in the backward pass instead of keeping their messages.
         heads: of attention: ``"each"`` head has gates of its own, as relations do, or all ``"together"`` share them.
+        features: gates for the input too, as one more site below the layers: ``"nodes"`` for the features ``x`` of
+            every node, ``"each"`` for every single number of them, ``"edges"`` for the ``edge_attr`` of every edge.
+            See `Explanation.features`.
     """
 
     name = "graphmask"
@@ -84,12 +88,14 @@ class GraphMask(Method):
         precision: str | None = None,
         recompute: bool = False,
         heads: str = "each",
+        features: str | None = None,
     ) -> None:
         super().__init__(model, forward, divergence, tolerance, seed, heads=heads)
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
-        self.subject = replace(self.subject, precision=batches.check_precision(precision))
+        tap = None if check_kind(features) is None or features is None else FeatureTap(features)
+        self.subject = replace(self.subject, precision=batches.check_precision(precision), features=tap)
         self.hidden, self.recompute = hidden, recompute
         self.probe: Probe | None = None
         self.history: History | None = None
@@ -359,7 +365,9 @@ def _load(
         hidden=description["hidden"],
         precision=description.get("precision"),
         heads=description.get("heads", "each"),
+        features=description.get("features"),
     )
+    model = explainer.model
     if files.fingerprint(model) != description["model"]:
         raise GraphMaskError(
             f"Expected the model that {path} was made for, got one with other parameters. "

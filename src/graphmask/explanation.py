@@ -11,10 +11,12 @@ from torch import Tensor
 
 from graphmask import files, hooks
 from graphmask.errors import GraphMaskError
+from graphmask.explained_features import Features
 from graphmask.graphs import retained_paths
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.retained_paths import Hop
 from graphmask.graphs.sites import Site
+from graphmask.words import first_of
 
 if TYPE_CHECKING:
     import networkx
@@ -26,21 +28,33 @@ if TYPE_CHECKING:
 
 #: The key of ``info`` under which an explanation says why it could not be repaired, so that files and stores keep it.
 UNREPAIRED = "graphmask.unrepaired"
+#: The modules that can mix nodes by other ways than messages.
+UNSEEN = "graphmask.unseen"
 #: And the nodes that `index` asked about, where rows of the output are nodes or pairs of them.
 ASKED = "graphmask.asked"
 
 
-def certificate(divergence: float, tolerance: float, same_prediction: bool | None, unrepaired: str | None) -> str:
+def certificate(
+    divergence: float,
+    tolerance: float,
+    same_prediction: bool | None,
+    unrepaired: str | None,
+    unseen: Sequence[str] = (),
+) -> str:
     """What a masked run showed, in the one form that log, repr, picture and page use.
 
-    Two facts: is the divergence within tolerance, and is the prediction the same.
+    Two facts: is the divergence within tolerance, and is the prediction the same. Where modules mix nodes by other ways
+    than messages, both are about the messages alone.
     """
     within = "within" if divergence <= tolerance else "NOT within"
-    facts = [f"{within} tolerance: divergence {divergence:.3g} of {tolerance:.3g}"]
+    of = " for the messages that are seen" if unseen else ""
+    facts = [f"{within} tolerance{of}: divergence {divergence:.3g} of {tolerance:.3g}"]
     if same_prediction is not None:
         facts.append("same prediction" if same_prediction else "CHANGED prediction")
     if unrepaired:
         facts.append(f"could not be repaired: {unrepaired}")
+    if unseen:
+        facts.append(f"not seen: {first_of(unseen)}")
     return ", ".join(facts)
 
 
@@ -97,6 +111,7 @@ class Explanation(Retained):
     #: bool [L, E], where asked for: the fewest kept messages, highest scores first, whose replacement too changes the
     #: prediction; None where even that of all of them does not
     counterfactual: Tensor | None = None
+    features: Features | None = None  #: which input features were kept, where these have gates
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -105,7 +120,10 @@ class Explanation(Retained):
 
     @property
     def faithful(self) -> bool:
-        """The masked model answers as the original does, within the tolerance."""
+        """The masked model answers as the original does, within the tolerance.
+
+        This is about messages. Modules in `unseen` ran as they are: what they carry is in both outputs.
+        """
         return self.divergence <= self.tolerance
 
     @property
@@ -119,15 +137,25 @@ class Explanation(Retained):
         return self.info.get(UNREPAIRED)
 
     @property
+    def unseen(self) -> tuple[str, ...]:
+        """Modules that can mix nodes by other ways than messages, with class: ``conv1.attn (MultiheadAttention)``.
+
+        What was dropped along edges may still reach the output through them. They are told by their class; dense
+        products that a model's forward writes out cannot be, and are not listed.
+        """
+        return tuple(self.info.get(UNSEEN, ()))
+
+    @property
     def certificate(self) -> str:
         """What was measured, in words that log, page and picture share."""
-        return certificate(self.divergence, self.tolerance, self.same_prediction, self.unrepaired)
+        return certificate(self.divergence, self.tolerance, self.same_prediction, self.unrepaired, self.unseen)
 
     def __repr__(self) -> str:
         kept = ", ".join(
             f"{name} {int(k)}/{int(c)}"
             for name, k, c in zip(self.sites, self.kept.sum(1), self.carried.sum(1), strict=True)
         )
+        kept = kept if self.features is None else f"{self.features}, {kept}"
         asked = "" if self.index is None else f"{rows_in_words(self.index)}: "
         return f"Explanation({asked}{self.certificate}; kept {kept})"
 
@@ -163,10 +191,13 @@ class Explanation(Retained):
     # Elsewhere ---------------------------------------------------------------------------------------------
 
     def to_pyg(self) -> torch_geometric.explain.Explanation:
-        """PyG's own object: ``edge_mask`` [E] is the highest score over sites, ``site_mask`` [E, L] has them all."""
+        """PyG's own object: ``edge_mask`` [E] is the highest score over sites, ``site_mask`` [E, L] has them all.
+
+        Of input features with gates, ``node_mask`` [N, 1] or [N, F].
+        """
         from torch_geometric.explain import Explanation as PygExplanation
 
-        return PygExplanation(
+        found = PygExplanation(
             edge_index=self.edge_index,
             edge_mask=self.scores.max(0).values if self.scores.shape[0] else self.scores.sum(0),
             site_mask=self.scores.t(),
@@ -174,6 +205,9 @@ class Explanation(Retained):
             num_nodes=self.num_nodes,
             prediction=self.original,
         )
+        if self.features is not None and self.features.attribute == "x":
+            found.node_mask = self.features.scores.view(self.num_nodes, -1)
+        return found
 
     def to_networkx(self) -> networkx.MultiDiGraph:
         """One edge per input edge, keyed by its position, with ``kept`` and ``scores`` by site name."""
@@ -247,6 +281,9 @@ class Explanation(Retained):
         tensors |= {f"baseline.{site}": baseline for site, baseline in enumerate(self.baselines)}
         description = {name: getattr(self, name) for name in _VALUES}
         description["info"] = self.info_on_file()
+        if self.features is not None:
+            tensors |= self.features.to_tensors()
+            description["features"] = self.features.kind
         description["structure"] = [site.to_json() for site in self.structure]
         files.write(path, "explanation", tensors, description)
 
@@ -258,6 +295,7 @@ class Explanation(Retained):
             structure = tuple(Site.from_json(site) for site in values.pop("structure"))
             baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
             values["index"] = None if values.get("index") is None else tuple(values["index"])
+            values["features"] = Features.from_tensors(values.get("features"), tensors)
             _check_shapes(tensors, len(structure))
             return build(**{**values, **tensors}, structure=structure, baselines=baselines)
 

@@ -68,9 +68,9 @@ def compare(
         repair: let every method repair its explanations; by default each is judged by its own choice.
         progress: show a progress bar.
     """
-    wanted, makers = measures.chosen(metrics), _makers(methods)
-    numbers = _numbers(seeds)
+    wanted, makers, numbers = measures.chosen(metrics), _makers(methods), _numbers(seeds)
     probe = registry.get("random")(model, forward, divergence, tolerance)
+    model = probe.model
     parts, notes = _parts(probe, loader, (validation, thresholds, test), gold, index)
     decided = divergence if callable(divergence) else probe.divergence.name  # "auto" is decided once
     known: dict[str, Any] = {"forward": forward, "divergence": decided, "tolerance": tolerance}

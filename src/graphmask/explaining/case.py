@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from graphmask.divergence import Divergence
+from graphmask.errors import GraphMaskError
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward, Split
 from graphmask.graphs.edges import EdgeMap
@@ -69,11 +70,12 @@ class Case:
     def split(self) -> Split:
         """Which edges, nodes and output rows are whose."""
         trace = self.trace
-        rows = trace.output.shape[0]
-        if self.whole:
+        rows, edges = trace.output.shape[0], trace.edge_map.edge_index
+        if self.whole or edges is None:
             return batches.unsplit(self.batch, trace.edge_index, rows)
         nodes = trace.nodes if trace.sizes is None else trace.sizes
-        return batches.split(self.batch, trace.edge_index, rows, trace.edge_graph, trace.graphs, nodes)
+        found = batches.split(self.batch, edges, rows, trace.edge_graph, trace.graphs, nodes)
+        return with_features(found, self.batch, trace.edge_map)
 
     @cached_property
     def rank(self) -> Tensor:
@@ -86,6 +88,11 @@ class Case:
 
     def run(self, gates: Tensor, baselines: Sequence[Tensor], *, exchange: torch.Generator | None = None) -> Tensor:
         """The masked model's output, with gradients to gates and baselines if they are wanted; see `messages.Mask`."""
+        if gates.shape[-1] != self.trace.edge_map.total:
+            raise GraphMaskError(
+                f"Expected {self.trace.edge_map.total} gates per site, those of input features included, got "
+                f"{gates.shape[-1]}. Measure with a method that was made without features=...."
+            )
         trace, graph = self.trace, self.split.edge_graph if any(b.dim() > 1 for b in baselines) else None
         if graph is not None and not graph.numel():  # a layer's own self-loops belong to no edge's graph
             baselines, graph = [b[0] if b.dim() > 1 else b for b in baselines], None
@@ -128,11 +135,11 @@ class Case:
         edge_index = None if batch is None else batches.edge_index_of(batch)
         if batch is None or edge_index is None:
             return None
-        copies = _Copies(batch, batches.edge_map_of(batch), count)
-        copy_of = batches.split(batch, edge_index, count).edge_graph
+        copies = _Copies(batch, self.subject.edge_map(batch), count)
+        copy_of = with_features(batches.split(batch, edge_index, count), batch, copies.edge_map).edge_graph
         if bool((copy_of.diff() < 0).any()):  # edges lie type after type, not copy after copy
             copies.order = copy_of.argsort(stable=True)
-        whole = torch.ones(len(self.trace.sites), edge_index.shape[1], dtype=torch.bool, device=edge_index.device)
+        whole = torch.ones(len(self.trace.sites), len(copy_of), dtype=torch.bool, device=edge_index.device)
         try:
             output = masking.run(self.subject, batch, copies.edge_map, whole, self.zeros())
         except (RuntimeError, ValueError, TypeError, IndexError):  # the graph by itself was taken without complaint
@@ -217,6 +224,16 @@ class Case:
     def flips(self, output: Tensor) -> Tensor:
         """[G] share of output rows whose prediction changed."""
         return self.per_graph(self.divergence.flips(self.trace.output, output).to(self.trace.output.dtype))
+
+
+def with_features(split: Split, batch: Any, edge_map: EdgeMap) -> Split:
+    """Whose the gates of input features are that follow those of the edges."""
+    if edge_map.more is None:
+        return split
+    node_graph = batches.tensor(batch, "batch")
+    nodes = edge_map.more[0].long()
+    owner = torch.zeros_like(nodes) if split.count == 1 or node_graph is None else node_graph[nodes]
+    return replace(split, edge_graph=torch.cat([split.edge_graph, owner]))
 
 
 def _scramble(number: Tensor) -> Tensor:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphmask.explained_features import Features
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.repairing import Repaired
-from graphmask.explanation import ASKED, UNREPAIRED, Explanation, build_all
+from graphmask.explanation import ASKED, UNREPAIRED, UNSEEN, Explanation, build_all
 from graphmask.graphs import batches
+from graphmask.graphs.edges import EdgeMap
 from graphmask.hetero_explanation import HeteroExplanation, nodes_by_type, notes
 
 
@@ -27,19 +30,19 @@ def divide(
     trace, split, masked = case.trace, case.split, repaired.masked
     divergence, flips = case.distance(masked).clamp_min(0), case.flips(masked)  # rounding may leave -1e-11
     edge_type = trace.edge_type if trace.edge_type is not None else batches.tensor(case.batch, "edge_type")
-    if edge_type is not None and edge_type.shape != split.edge_graph.shape:
+    if edge_type is not None and edge_type.shape != (trace.edge_map.count,):
         edge_type = None
     types, asked = case.subject.types, case.subject.rows
-    info = notes(case.batch, split.count) if types is None else [{} for _ in range(split.count)]
-    for own, why in zip(info, repaired.why, strict=True):
-        if why is not None:
-            own[UNREPAIRED] = why
-    if asked is not None and asked.nodes:
-        info[0][ASKED] = list(asked.nodes)
+    info = _info(case, repaired)
     if types is not None and edge_type is not None:
         known = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
         edge_type = torch.tensor(known, dtype=torch.long, device=edge_type.device)[edge_type]
     local = split.within(trace.edge_index)
+    features: Iterable[Any] = repeat(None)
+    if case.subject.features is not None:
+        features = _features(case, choice, overturning)
+        case, choice, local, overturning = _without_features(case, choice, local, overturning)
+        trace, split = case.trace, case.split
     nodes = _nodes_per_graph(case)
     baselines = [baseline.detach().clone() for baseline in choice.baselines]
     edges, rows = _divider(split.edge_graph, split.count), _divider(split.row_graph, split.count)
@@ -62,6 +65,7 @@ def divide(
         "index": repeat(None if asked is None else asked.rows),
         "precision": repeat(case.subject.precision),
         "counterfactual": repeat(None),
+        "features": features,
         "info": info,
     }
     if overturning is not None:
@@ -72,6 +76,53 @@ def divide(
         return build_all(Explanation, columns)
     typed = {"num_nodes_dict": nodes_by_type(case.batch, split), "edge_types": repeat(types.edge_types)}
     return build_all(HeteroExplanation, columns | typed)
+
+
+def _info(case: Case, repaired: Repaired) -> list[dict[str, Any]]:
+    """What an explanation says of itself beside its numbers."""
+    count, asked = case.split.count, case.subject.rows
+    info = notes(case.batch, count) if case.subject.types is None else [{} for _ in range(count)]
+    for own, why in zip(info, repaired.why, strict=True):
+        if why is not None:
+            own[UNREPAIRED] = why
+        if case.subject.unseen:
+            own[UNSEEN] = list(case.subject.unseen)
+    if asked is not None and asked.nodes:
+        info[0][ASKED] = list(asked.nodes)
+    return info
+
+
+def _features(case: Case, choice: Choice, overturning: tuple[Tensor, Tensor] | None) -> list[Features]:
+    """Of each graph, what was chosen of its input features: the first site, whose gates follow those of the edges."""
+    tap, split, first = case.subject.features, case.split, case.trace.edge_map.count
+    assert tap is not None
+    own = _divider(split.edge_graph[first:], split.count)
+    baseline = choice.baselines[0].detach().clone()
+    width = len(baseline) if tap.each else 1
+
+    def parts(gates: Tensor) -> Sequence[Tensor]:
+        found = own(gates[0, first:], 0)
+        return [part.view(-1, width) for part in found] if tap.each else found
+
+    columns = zip(*map(parts, (choice.kept, choice.scores, case.trace.carried)), strict=True)
+    made = [Features(tap.kind, *part, baseline) for part in columns]
+    if overturning is not None:
+        for features, found, is_there in zip(made, parts(overturning[0]), overturning[1].tolist(), strict=True):
+            features.counterfactual = found if is_there else None
+    return made
+
+
+def _without_features(
+    case: Case, choice: Choice, local: Tensor, overturning: tuple[Tensor, Tensor] | None
+) -> tuple[Case, Choice, Tensor, tuple[Tensor, Tensor] | None]:
+    """The same, about messages alone."""
+    count, trace = case.trace.edge_map.count, case.trace
+    edge_map = EdgeMap(trace.edge_map.edge_index)
+    kept, scores, carried = (gates[1:, :count] for gates in (choice.kept, choice.scores, trace.carried))
+    trace = replace(trace, edge_map=edge_map, carried=carried, sites=trace.sites[1:])
+    if overturning is not None:
+        overturning = overturning[0][1:, :count], overturning[1]
+    return replace(case, trace=trace), Choice(scores, kept, choice.baselines[1:]), local[:, :count], overturning
 
 
 def _divider(owner: Tensor, count: int) -> Callable[[Tensor, int], Sequence[Tensor]]:

@@ -33,7 +33,7 @@ from graphmask.hetero_explanation import types_of
 from graphmask.store import Store
 from graphmask.store.columns import Metadata
 from graphmask.store.writing import write
-from graphmask.tapping import gradients
+from graphmask.tapping import compiled, gradients
 from graphmask.tapping.attention import check_heads
 from graphmask.tapping.capture import check_model
 from graphmask.tapping.messages import Messages
@@ -74,6 +74,7 @@ class Method(ABC):
     ) -> None:
         if not isinstance(model, nn.Module):
             raise GraphMaskError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
+        model = compiled.original(model)
         check_model(model)
         if forward is None:
             batches.check_forward(model)
@@ -252,8 +253,9 @@ class Method(ABC):
             return found
 
         if out is not None:
-            if counterfactual:
-                raise GraphMaskError("Expected counterfactual=True without out=DIR: a store does not keep them.")
+            if counterfactual or self.subject.features is not None:
+                asked = "counterfactual=True" if counterfactual else "features=..."
+                raise GraphMaskError(f"Expected {asked} without out=DIR: a store does not keep them.")
             wanted = partial(write, method, explain, loader, out, repair=repair, metadata=metadata, progress=progress)
             return _by_all(wanted, team, out, shard, shard_rows)
         if metadata is not None or shard_rows is not None:

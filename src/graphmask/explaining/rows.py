@@ -58,7 +58,10 @@ def receptive_field(trace: Trace, read: Tensor) -> Tensor:
         before = reached.clone()
         for site in (number for number, found in enumerate(layers) if found == layer):
             sender, receiver = trace.edge_index.flip(0) if trace.sites[site].reverse else trace.edge_index
-            field[site] = trace.carried[site] & before[receiver]
+            read_here = before[receiver]
+            if not trace.sites[site].calls:  # features of an edge, which layers may send along either way
+                read_here = read_here | before[sender]
+            field[site] = trace.carried[site] & read_here
             reached[sender[field[site]]] = True
     return field
 
@@ -95,7 +98,7 @@ def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> T
         read[at] = True
     elif count == graphs * per_graph:
         read |= torch.isin(owner, at // per_graph) if owner is not None and owner.numel() else True
-    elif not bool(read.any()) and count == edges.shape[1]:
+    elif not bool(read.any()) and count == trace.edge_map.count:
         read[edges[:, at].flatten()] = True
     return read if bool(read.any()) else torch.ones_like(read)
 

@@ -129,9 +129,9 @@ class Passes:
         """The last one again if the graph is the same: training on one large graph maps its edges once."""
         edge_index = None if batches.adapter(batch).by_type else batches.edge_index_of(batch)
         if edge_index is None:
-            return batches.edge_map_of(batch)
+            return self.subject.edge_map(batch)
         if self._last_map is None or self._last_map[0] is not edge_index or self._last_map[1] != edge_index._version:
-            self._last_map = (edge_index, edge_index._version, EdgeMap(edge_index))
+            self._last_map = (edge_index, edge_index._version, self.subject.edge_map(batch))
         return self._last_map[2]
 
     def _own(self, edges: Tensor, like: Tensor) -> Own:

@@ -27,6 +27,14 @@ class Adapter(ABC):
         """Everything in it, by name."""
 
     @abstractmethod
+    def features(self, batch: Any, name: str) -> Tensor | None:
+        """The input features ``x`` or ``edge_attr``; None where there are none, or several by type."""
+
+    @abstractmethod
+    def with_value(self, batch: Any, name: str, value: Tensor) -> Any:
+        """A batch like this one with other features; this one is not changed."""
+
+    @abstractmethod
     def contents(self, batch: Any) -> str:
         """What it is and what it holds, for people."""
 

@@ -39,6 +39,7 @@ class EdgeMap:
 
     edge_type: Tensor | None = None  #: [E] of a heterogeneous graph
     all_types: tuple[EdgeType, ...] = ()  #: what the numbers in edge_type stand for
+    more: Tensor | None = None  #: [2, M] gates that follow those of the edges, told as edges: of input features
 
     def __init__(self, edge_index: Tensor | None) -> None:
         self.edge_index = edge_index
@@ -48,6 +49,18 @@ class EdgeMap:
     @property
     def count(self) -> int:
         return 0 if self.edge_index is None else self.edge_index.shape[1]
+
+    @property
+    def places(self) -> Tensor | None:
+        """[2, E + M] the ends of everything that has gates."""
+        if self.edge_index is None or self.more is None:
+            return self.edge_index
+        return torch.cat([self.edge_index, self.more], 1)
+
+    @property
+    def total(self) -> int:
+        """How many these are."""
+        return self.count + (0 if self.more is None else self.more.shape[1])
 
     def restart(self) -> None:
         """A new run of the model begins."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphmask.errors import GraphMaskError
+from graphmask.graphs import how_to_call
 from graphmask.graphs.reading import adapter, attribute, num_nodes_of, seeds_of, tensor
 
 Forward = Callable[[nn.Module, Any], Tensor]
@@ -48,6 +49,11 @@ def _matched(model: nn.Module, batch: Any) -> Tensor:
     if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
         return model(*batch)
     parameters = _parameters(type(model).forward)
+    if not parameters:  # *args, which PyTorch Geometric's GAE passes on to its encoder
+        raise GraphMaskError(
+            f"Expected a forward with named arguments, which tell what of a batch they are, got *args in "
+            f"{type(model).__name__}. {how_to_call.line(model)}"
+        )
     required = [p for p in parameters if p.default is inspect.Parameter.empty]
     if len(required) == 1 and (required[0].name == "batch" or attribute(batch, required[0].name) is None):
         return model(batch)
@@ -80,10 +86,10 @@ def _matched(model: nn.Module, batch: Any) -> Tensor:
 
 def check_forward(model: nn.Module) -> None:
     """Raise for a module that only holds others and cannot be called."""
-    if type(model).forward is nn.Module.forward and "forward" not in vars(model):
+    if not how_to_call.can_be_called(model):
         raise GraphMaskError(
-            f"Expected a model that can be called, got {type(model).__name__}, which has no forward(). Write one, or "
-            "say how to run it: GraphMask(model, forward=lambda model, batch: ...)."
+            f"Expected a model that can be called, got {type(model).__name__}, which has no forward(). "
+            f"{how_to_call.line(model)}"
         )
 
 
@@ -103,6 +109,11 @@ def _parameters(forward: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
     """What a model's forward asks for, without self; reading a signature costs as much as a small layer."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
     return tuple(p for p in inspect.signature(forward).parameters.values() if p.kind in kinds)[1:]
+
+
+def names_of(model: nn.Module) -> list[str]:
+    """Of the arguments of a model's forward, without self."""
+    return [parameter.name for parameter in _parameters(type(model).forward)]
 
 
 def _device(batch: Data) -> torch.device | None:

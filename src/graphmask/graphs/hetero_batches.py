@@ -19,6 +19,12 @@ from graphmask.graphs.splits import Split
 class Hetero(Adapter):
     by_type = True
 
+    def features(self, batch: HeteroData, name: str) -> None:
+        return None
+
+    def with_value(self, batch: HeteroData, name: str, value: Tensor) -> Any:
+        raise NotImplementedError("features of heterogeneous graphs are not gated")
+
     def attribute(self, batch: HeteroData, name: str) -> Any:
         """What a model's argument of this name means: a dictionary by type, or something of the whole graph."""
         key = name.removesuffix("_dict")

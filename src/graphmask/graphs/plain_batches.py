@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,6 +26,24 @@ class Plain(Adapter):
     def _tensor(self, batch: Any, name: str) -> Tensor | None:
         value = self.attribute(batch, name)
         return value if isinstance(value, Tensor) else None
+
+    def features(self, batch: Any, name: str) -> Tensor | None:
+        if isinstance(batch, tuple) and not hasattr(batch, "_fields"):  # (x, edge_index, ...)
+            first = batch[0] if name == "x" and batch else None
+            return first if isinstance(first, Tensor) and first.is_floating_point() else None
+        return self._tensor(batch, name)
+
+    def with_value(self, batch: Any, name: str, value: Tensor) -> Any:
+        if isinstance(batch, tuple):
+            return batch._replace(**{name: value}) if hasattr(batch, "_replace") else (value, *batch[1:])
+        if isinstance(batch, Mapping) and not isinstance(batch, dict):
+            return {**batch, name: value}
+        made = copy.copy(batch)
+        if isinstance(batch, (dict, Data)):
+            made[name] = value
+        else:
+            setattr(made, name, value)
+        return made
 
     def items(self, batch: Any) -> Iterable[tuple[str, Any]]:
         if isinstance(batch, Data):

@@ -69,7 +69,8 @@ class StandIn:
 class Site:
     """One place where messages flow: the ``calls`` of a module that together carry each edge once.
 
-    Usually one call. A layer that propagates relation by relation (RGCNConv) makes one call per relation.
+    Usually one call. A layer that propagates relation by relation (RGCNConv) makes one call per relation. Input
+    features, which are a site below all layers, are sent by no call.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Site:
     def to_json(self) -> dict[str, Any]:
         """Types and layer only where there are several types, a stand-in only where it is more than a message."""
         found = {key: value for key, value in asdict(self).items() if key not in ("types", "layer", "heads") or value}
-        if not (self.stand_in.behind or self.stand_in.others):
+        if self.calls and not (self.stand_in.behind or self.stand_in.others):  # of features, messages do not tell it
             del found["stand_in"]
         return found
 

@@ -19,6 +19,7 @@ from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
 from graphmask.graphs.batches import Forward, call
 from graphmask.hetero_explanation import HeteroExplanation as TypedExplanation
+from graphmask.tapping import compiled
 from graphmask.tapping.restore import guest
 
 #: Divergences that fit a mode of PyG's; the first is what "auto" becomes.
@@ -57,7 +58,7 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
     The explanation has PyG's ``edge_mask`` [E], the highest score of an edge over the sites where it is kept and 0
     where it is kept at none, and beside it ``sites``, ``site_mask`` (scores) and ``site_kept`` [E, L], ``divergence``,
     ``flips``, ``faithful`` and ``masked`` (the output without what was dropped); ``unrepaired`` where there is a reason
-    why it does not hold.
+    why it does not hold, ``unseen`` where modules can mix nodes by other ways than messages.
 
     The model is called as PyG calls it, ``model(x, edge_index, **kwargs)``; a ``forward`` of the method's own is
     used for fitting only. ``target`` is not needed: what is explained is the model's own output.
@@ -131,7 +132,7 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
         index: int | Tensor | None = None,
         **kwargs: Any,
     ) -> PygExplanation | HeteroExplanation:
-        if model is not self.method.model:
+        if compiled.original(model) is not self.method.model:
             raise GraphMaskError(
                 "Expected the model that the method was made for, got another "
                 f"{type(model).__name__}. Make the Explainer and the method with the same object."
@@ -217,6 +218,8 @@ def _certify(result: PygExplanation | HeteroExplanation, found: Explanation) -> 
     result.divergence, result.flips, result.faithful = found.divergence, found.flips, found.faithful
     if found.unrepaired is not None:
         result.unrepaired = found.unrepaired
+    if found.unseen:
+        result.unseen = found.unseen
 
 
 def _edge_mask(scores: Tensor, kept: Tensor) -> Tensor:

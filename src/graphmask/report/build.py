@@ -21,6 +21,7 @@ from graphmask.report.gallery import Gallery, Totals
 from graphmask.report.page import render, write
 from graphmask.report.part import Part
 from graphmask.report.question import is_question
+from graphmask.words import first_of
 
 #: Paths listed per node of a page: more than a person follows.
 PATHS = 50
@@ -71,7 +72,7 @@ def example(
         same_prediction=explanation.same_prediction,
         original=_values(explanation.original),
         masked=_values(explanation.masked),
-        notes=[*notes, *found.notes, *([f"Could not be repaired: {why}."] if (why := explanation.unrepaired) else ())],
+        notes=[*notes, *found.notes, *_features(all_of_it), *_caveats(explanation)],
         paths=None,
         reverse=tuple(site.reverse for site in explanation.structure),
         tokens=found.tokens,
@@ -84,8 +85,28 @@ def example(
         asked=tuple(shown.asked),
         whole=whole,
         class_names=_class_names(explanation),
+        unseen=explanation.unseen,
     )
     return replace(made, paths=_paths(explanation, made))
+
+
+def _features(explanation: Explanation) -> list[str]:
+    """What was kept of the input, in words."""
+    features = explanation.features
+    return [] if features is None else [features.in_words(metadata.labels(explanation).nodes)]
+
+
+def _caveats(explanation: Explanation) -> list[str]:
+    """What the reader of a card must know beside its figures."""
+    found = []
+    if explanation.unrepaired:
+        found.append(f"Could not be repaired: {explanation.unrepaired}.")
+    if explanation.unseen:
+        found.append(
+            f"Not seen: {first_of(explanation.unseen, 5)}. Through these, nodes can act on each other without "
+            "messages, and no gate stops that: what is said here is about the messages."
+        )
+    return found
 
 
 def _shown(explanation: Explanation, gold: Tensor | None) -> tuple[Part, Whole | None]:

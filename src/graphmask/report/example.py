@@ -76,6 +76,7 @@ class Example:
     asked: tuple[int, ...] = ()  # nodes that the explanation is about; none where it is about the graph
     whole: Whole | None = None  # None where this is all of it
     class_names: tuple[str, ...] = ()  # of the outputs, where there is one row of them
+    unseen: tuple[str, ...] = ()  # modules that can mix nodes by other ways than messages
 
     def __post_init__(self) -> None:
         grids: dict[str, list[Any] | None] = {"kept": self.kept, "scores": self.scores, "gated": self.gated}

@@ -27,6 +27,8 @@ def card(explanation: Explanation) -> str:
             zip(explanation.sites, explanation.kept.sum(1), explanation.carried.sum(1), strict=True)
         )[:LAYERS]
     )
+    if (features := explanation.features) is not None:
+        rows = _bar(features.attribute, int(features.kept.sum()), int(features.carried.sum())) + rows
     more = len(explanation.sites) - LAYERS
     if more > 0:
         rows += f'<tr><td colspan="3" style="text-align:left">and {more} more layers</td></tr>'

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 import torch_geometric.backend
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -21,12 +20,14 @@ from torch_geometric.nn import MessagePassing, RGCNConv
 from graphmask.errors import GraphMaskError
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.sites import Site
-from graphmask.tapping import attention_interface, attention_taps, behind, edge_softmax
+from graphmask.tapping import attention_interface, attention_taps, behind, compiled, edge_softmax
 from graphmask.tapping.attention_taps import AttentionTap
+from graphmask.tapping.features import FeatureTap
 from graphmask.tapping.layers import TappedLayer
 from graphmask.tapping.messages import Mask, Visit
 from graphmask.tapping.tapped import Tap
 from graphmask.tapping.taps import AdjacencyTap, MessageTap
+from graphmask.tapping.unseen import ALONG_EDGES
 
 
 def check_model(model: nn.Module) -> None:
@@ -37,17 +38,11 @@ def check_model(model: nn.Module) -> None:
             "see. Pass model.module; several processes are for `fit` to use (docs/distributed.md)."
         )
     for name, module in model.named_modules():
-        compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
-        if compiled or isinstance(module, torch.jit.ScriptModule):
-            how = "torch.compile" if compiled else "torch.jit"
-            raise GraphMaskError(
-                f"Expected a plain PyTorch model, got one compiled with {how} (module {name or 'model'!r}): its "
-                "messages cannot be intercepted. Pass the model as it was before compilation; the weights are shared."
-            )
+        compiled.check(name or "model", module)
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise GraphMaskError(f"Expected a trained model, got one without a value for {name!r}. Run it once.")
-    along_edges = any(isinstance(m, (MessagePassing, MessageTap, AdjacencyTap)) for m in model.modules())
+    along_edges = any(isinstance(m, ALONG_EDGES) for m in model.modules())
     attends = attention_interface.asks(model) or any(isinstance(m, AttentionTap) for m in model.modules())
     if along_edges and attends:
         raise GraphMaskError(
@@ -82,13 +77,14 @@ def tap(
     *,
     recompute: bool = False,
     heads: str = "each",
+    features: FeatureTap | None = None,
 ) -> Iterator[Tap]:
     """Inside, every message of ``model`` is shown to ``visit``, or replaced as a mask says; afterwards no hook is left.
 
     ``sites=None`` discovers the sites (in ``Tap.sites``). ``edge_index`` is the graph as the user passed it;
     without it the edges of the first site stand for it. Several runs over one graph may share an `EdgeMap`.
     With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it. ``heads`` says how attention
-    is gated where sites are discovered.
+    is gated where sites are discovered. With ``features``, what goes into the model is seen or replaced too.
     """
     state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites, heads)
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
@@ -98,7 +94,7 @@ def tap(
     try:
         for name, module in model.named_modules():
             name = name or "model"
-            along_edges |= isinstance(module, (MessagePassing, MessageTap, AdjacencyTap))
+            along_edges |= isinstance(module, ALONG_EDGES)
             if isinstance(module, MessagePassing):
                 tapped = TappedLayer(state, name, module)
                 switched += _unfuse(state, module)
@@ -109,6 +105,9 @@ def tap(
             elif isinstance(module, (MessageTap, AdjacencyTap)):
                 switched.append((module, "handler", module.handler))
                 module.handler = _handler(state, name, module)
+        if features is not None:
+            switched.append((features, "handler", features.handler))
+            features.handler = partial(state.on_features, features)
         if not along_edges:
             others.enter_context(_tap_attention(state, model))
         yield state

@@ -77,6 +77,16 @@ class Locator:
             return self.place[module, call % self.period[module]]
         return self._discover(module, call, matched, reverse != matched.flipped)
 
+    def below(self, name: str) -> int:
+        """The site of input features: no module calls it, and it comes before all that do."""
+        module = f"batch.{name}"
+        for number, site in enumerate(self.sites):
+            if site.module == module:
+                return number
+        assert self.discovering
+        self.sites.insert(0, Site(name, module, ()))
+        return 0
+
     def _call_of_types(self, module: str, kinds: frozenset[EdgeType]) -> int:
         """Not by counting: calls of edge types that a batch does not have are left out."""
         fitting = [call for (name, call), known in self.carries.items() if name == module and kinds <= known]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from graphmask.errors import GraphMaskError
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.sites import Site
+from graphmask.tapping import compiled
 from graphmask.tapping.capture import check_model, tap
+from graphmask.tapping.features import ExplainedFeatures, masked_input
 from graphmask.tapping.messages import Mask
 from graphmask.tapping.restore import guest
 from graphmask.tapping.subject import Subject
@@ -27,6 +29,8 @@ class Explained(Protocol):
     def baselines(self) -> tuple[Tensor, ...]: ...
     @property
     def structure(self) -> tuple[Site, ...]: ...
+    @property
+    def features(self) -> ExplainedFeatures | None: ...
     def edge_map(self) -> EdgeMap: ...
 
 
@@ -35,10 +39,12 @@ def by_user_edges(
     baselines: Sequence[Tensor],
     graph_of_edge: Tensor | None = None,
     exchange: torch.Generator | None = None,
+    count: int | None = None,
 ) -> Mask:
     """Mask with gates ``[L, E]`` (bool or float) told in terms of the user's edges.
 
-    A site's baseline is ``[D]``, or ``[G, D]``, one per graph, where ``graph_of_edge`` [E] tells whose an edge is.
+    A site's baseline is ``[D]``, or ``[G, D]``, one per graph, where ``graph_of_edge`` [E] tells whose an edge is. The
+    first ``count`` of the gates are those of edges, by default all.
     """
 
     # One place more, open, for the layer's own self-loops (-1): they are never gated.
@@ -46,6 +52,8 @@ def by_user_edges(
 
     def answer(site: int, edges: Tensor | None) -> tuple[Tensor, Tensor]:
         row, baseline = padded[site], baselines[site]
+        if edges is None and count is not None and count < gates.shape[1]:
+            edges = torch.arange(count, device=row.device)
         if graph_of_edge is not None and baseline.dim() > 1:
             baseline = baseline[graph_of_edge if edges is None else graph_of_edge[edges]]
         return row[:-1] if edges is None else row.take(edges), baseline
@@ -64,7 +72,8 @@ def run(
     exchange: torch.Generator | None = None,
 ) -> Tensor:
     """The masked model's output on a batch; see `Mask` for ``exchange``."""
-    with subject.tap(by_user_edges(gates, baselines, graph_of_edge, exchange), edges) as state:
+    count = edges.count if isinstance(edges, EdgeMap) else None
+    with subject.tap(by_user_edges(gates, baselines, graph_of_edge, exchange, count), edges) as state:
         output = subject(batch)
         state.check_complete()
     return output
@@ -74,6 +83,8 @@ def run(
 def masked(model: nn.Module, explanation: Explained) -> Iterator[nn.Module]:
     """Inside, ``model`` runs on the explained graph with every dropped message replaced by its site's baseline.
 
+    Input features that were dropped are replaced where the model is called.
+
     What an explanation claims can be checked by hand::
 
         with graphmask.masked(model, explanation):
@@ -81,6 +92,7 @@ def masked(model: nn.Module, explanation: Explained) -> Iterator[nn.Module]:
 
     The model is used in evaluation mode, and is left exactly as it was found.
     """
+    given, model = model, compiled.original(model)
     check_model(model)
     names = {name or "model" for name, _ in model.named_modules()}
     for site in explanation.structure:
@@ -90,7 +102,9 @@ def masked(model: nn.Module, explanation: Explained) -> Iterator[nn.Module]:
                 f"{type(model).__name__} without it."
             )
     mask = by_user_edges(explanation.kept, explanation.baselines)
-    with guest(model):
+    with compiled.eager([given]), guest(model):
         model.eval()
-        with tap(model, mask, explanation.edge_map(), explanation.structure):
-            yield model
+        features = explanation.features
+        before = nullcontext() if features is None else masked_input(model, features)
+        with before, tap(model, mask, explanation.edge_map(), explanation.structure):
+            yield given

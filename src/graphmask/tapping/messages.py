@@ -46,6 +46,7 @@ class Messages(Call):
     logits: Tensor | None = None  #: [E', ...] what a softmax over edges compared before the messages were made
     arguments: dict[str, Tensor] = field(default_factory=dict)  #: [E, ...] of the layer, which it compares edges by
     fresh: bool = False  #: made for this call alone and nobody else's: may be overwritten
+    whole: Tensor | None = None  #: [N, F] input features, where each number of them is a message
     picked: tuple[Tensor, Tensor] | None = None  #: (x [N, D], source) if the message is x[source], and nothing else
 
     def is_lifted(self) -> bool:
@@ -63,7 +64,9 @@ class Messages(Call):
         return self.value.movedim(self.edge_dim, 0).flatten(1) if self.value.dim() > 1 else self.value[:, None]
 
     def rows(self) -> Tensor:
-        """[E', D] as `flat`, and also of the adjacency-matrix form; of attention, one row per sender."""
+        """[E', D] as `flat`, and also of the adjacency-matrix form; of attention or features, one row per sender."""
+        if self.whole is not None:
+            return self.whole
         if self.attended is not None:
             return self.attended.values()
         return self.flat() if self.matrix is None else self.matrix.rows()

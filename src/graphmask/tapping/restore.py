@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphmask.tapping import compiled
+
 
 @contextmanager
 def guest(model: nn.Module) -> Iterator[None]:
@@ -19,6 +21,7 @@ def guest(model: nn.Module) -> Iterator[None]:
 
     Layers write to themselves while they run (cached normalisations, ``fuse``, running statistics, notes in lists),
     so every module's ``__dict__`` and what can change in it is remembered, not only what this library means to change.
+    Inside, compiled parts run as they are written.
     """
     modules = modules_of(model)
     empty, filled = _remember([vars(module) for module in modules])
@@ -26,7 +29,7 @@ def guest(model: nn.Module) -> Iterator[None]:
     devices = sorted({p.device.index or 0 for p, _, _ in parameters if p.is_cuda})
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - the model's own randomness
     try:
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), compiled.eager(modules):
             yield
     finally:
         random.setstate(python_state)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
-from graphmask.graphs import batches
 from graphmask.graphs.sites import Site, StandIn
 from graphmask.ops.moments import Moments
 from graphmask.tapping import behind
@@ -26,7 +25,7 @@ def observe(subject: Subject, batch: Any) -> tuple[tuple[Site, ...], dict[int, l
     def visit(messages: Messages) -> None:
         found.setdefault(messages.site, []).append(messages)
 
-    with subject.tap(visit, batches.edge_map_of(batch)) as state:
+    with subject.tap(visit, subject.edge_map(batch)) as state:
         output = subject(batch)
         if not state.sites:
             raise no_messages()
@@ -95,7 +94,7 @@ def contributions(subject: Subject, batch: Any, site: int) -> Tensor:
 
     Where the layer sums, divided by how many they are: what one of them adds.
     """
-    edge_map, model, sites = batches.edge_map_of(batch), subject.model, subject.sites
+    edge_map, model, sites = subject.edge_map(batch), subject.model, subject.sites
     assert sites is not None
     layer = dict(model.named_modules()).get(sites[site].module, model)
     turn = [number for number, other in enumerate(sites) if other.module == sites[site].module].index(site)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.layout import Types
 from graphmask.graphs.sites import Site
 from graphmask.tapping import capture, restore
+from graphmask.tapping.features import FeatureTap
 from graphmask.tapping.messages import Mask, Visit
 from graphmask.tapping.tapped import Tap
+from graphmask.tapping.unseen import unseen
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Subject:
     precision: str | None = None  #: "bf16" runs the model under autocast
     heads: str = "each"  #: how attention is gated; see `attention.HEADS`
     rows: Rows | None = None  #: the rows of the output that are asked about; None for all
+    features: FeatureTap | None = None  #: input features that are gated too
 
     def at(self, sites: tuple[Site, ...]) -> Subject:
         """With these sites."""
@@ -57,14 +61,31 @@ class Subject:
 
     def __call__(self, batch: Any) -> Tensor:
         """The model's output on a batch, checked."""
+        if self.features is not None:
+            batch = self.features(batch)
         output = batches.call(batches.in_precision(self.forward, self.precision), self.model, batch)
         return output if self.rows is None else self.rows.of(output)
+
+    def edge_map(self, batch: Any) -> EdgeMap:
+        """What tells whose edges a layer sends along, and what else has gates."""
+        found = batches.edge_map_of(batch)
+        if self.features is not None:
+            self.features.read(batch)
+            assert found.edge_index is not None
+            found.more = self.features.places(batch, found.edge_index)
+        return found
 
     def tap(
         self, visit: Visit | Mask, edges: Tensor | EdgeMap | None = None, *, recompute: bool = False
     ) -> AbstractContextManager[Tap]:
         """Inside, messages are seen or replaced; see `capture.tap`."""
-        return capture.tap(self.model, visit, edges, self.sites, recompute=recompute, heads=self.heads)
+        options: dict[str, Any] = {"recompute": recompute, "heads": self.heads, "features": self.features}
+        return capture.tap(self.model, visit, edges, self.sites, **options)
+
+    @cached_property
+    def unseen(self) -> tuple[str, ...]:
+        """Modules that can mix nodes by other ways than the messages that are gated."""
+        return unseen(self.model)
 
     # The model is the user's ---------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from graphmask.graphs.sites import Site
 from graphmask.tapping import messages as sent
 from graphmask.tapping.attention import Attended, Attention, Inputs, Pairs
 from graphmask.tapping.exchange import exchange_order
+from graphmask.tapping.features import FeatureTap, put_baseline
 from graphmask.tapping.locating import Locator
 from graphmask.tapping.messages import Answer, Call, Mask, Messages, Visit, add_extra, rows_of_nodes
 from graphmask.tapping.taps import MatrixCall
@@ -72,6 +73,17 @@ class Tap:
             self.sites[messages.site] = replace(site, stand_in=stand_in)
         assert not isinstance(self.visit, Mask)
         self.visit(messages)
+
+    def on_features(self, tap: FeatureTap, value: Tensor) -> Tensor:
+        """What goes into the model in place of its input features."""
+        places = self.edge_map.more
+        assert places is not None
+        messages = tap.messages(self.where.below(tap.attribute), value, self.edge_map.count, places)
+        if self.mask is None:
+            self.look(messages)
+            return value
+        gate, baseline, *_ = self.mask.at(messages)
+        return put_baseline(tap.kind, value, gate, baseline)
 
     # Taps --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from graphmask.errors import GraphMaskError
-from graphmask.graphs import batches
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.sites import Site
 from graphmask.tapping.attention import Attended
@@ -43,9 +42,10 @@ class Trace:
 
     @property
     def edge_index(self) -> Tensor:
-        """[2, E], the graph as the user passed it."""
-        assert self.edge_map.edge_index is not None
-        return self.edge_map.edge_index
+        """[2, E], the graph as the user passed it; where input features have gates too, these follow."""
+        places = self.edge_map.places
+        assert places is not None
+        return places
 
     def left_out(self) -> list[Tensor]:
         """The baselines of methods that simply leave messages out."""
@@ -73,7 +73,7 @@ def record(subject: Subject, batch: Any, look: Look) -> Trace:
         if messages.attended is not None and not attended:
             attended.append(messages.attended)
 
-    with torch.no_grad(), subject.tap(visit, batches.edge_map_of(batch)) as state:
+    with torch.no_grad(), subject.tap(visit, subject.edge_map(batch)) as state:
         output = subject(batch)
         if not state.sites:
             raise no_messages()
@@ -83,12 +83,12 @@ def record(subject: Subject, batch: Any, look: Look) -> Trace:
     if whole and not columns:
         values = whole[0]
     else:
-        values = torch.full((len(state.sites), state.edge_map.count + 1), -torch.inf, device=output.device)
+        values = torch.full((len(state.sites), state.edge_map.total + 1), -torch.inf, device=output.device)
         if whole:
             values[:, :-1] = whole[0]
         for site, edges, value in columns:
             if edges is None:
-                values[site, :-1] = value
+                values[site, : state.edge_map.count] = value
             else:
                 values[site].put_(edges, value.to(values.dtype))
         values = values[:, :-1]
