@@ -164,12 +164,16 @@ class Attention:
         """[B, H, N, D'] as the model computes it."""
         return self.weights(self.logits()) @ self.value
 
+    def masked_weights(self, gate: Tensor, constant: Tensor) -> Tensor:
+        """[B, H, N, N] the softmax in which dropped pairs have the logit ``constant``, [H] or [B, H]."""
+        return self.weights(mixed(self.logits(), gate, constant))
+
     def masked(self, gate: Tensor, baseline: Tensor, constant: Tensor) -> Tensor:
         """[B, H, N, D'] with gates [B, R, N, N], bool or float; baseline [H, D'] or [B, H, D'], constant [H] or [B, H].
 
         Exactly `plain` where all gates are 1.
         """
-        weights = self.weights(mixed(self.logits(), gate, constant))
+        weights = self.masked_weights(gate, constant)
         kept = weights.where(gate, 0) if gate.dtype == torch.bool else weights * gate.to(weights.dtype)
         baseline = baseline.to(self.value.dtype)
         baseline = baseline[:, :, None] if baseline.dim() == 3 else baseline[None, :, None]
