@@ -29,3 +29,28 @@ def masked_attention(
                 sent = z * value[h, j].double() + (1 - z) * baseline[h].double()
                 out[h, i] += math.exp(logit - top) / total * sent
     return out
+
+
+def rollout(weights: Tensor, read: list[int]) -> tuple[Tensor, Tensor]:
+    """What runs through every message [L, H, N, N], and what arrives at the input [N], by products of whole matrices.
+
+    ``weights`` [L, H, N, N] are of one sequence, receivers in rows; the output reads the tokens ``read`` alike.
+    """
+    layers, heads, count, _ = weights.shape
+    weights = weights.double()
+    steps = [weights[k].mean(0) / 2 + torch.eye(count, dtype=torch.float64) / 2 for k in range(layers)]
+    top = torch.zeros(count, dtype=torch.float64)
+    top[read] = 1 / len(read)
+    flows = torch.zeros_like(weights)
+    for k in range(layers):
+        above = torch.eye(count, dtype=torch.float64)
+        for step in steps[k + 1 :]:
+            above = step @ above
+        for h in range(heads):
+            for i in range(count):
+                for j in range(count):
+                    flows[k, h, i, j] = (top @ above)[i] * weights[k, h, i, j] / (2 * heads)
+    whole = torch.eye(count, dtype=torch.float64)
+    for step in steps:
+        whole = step @ whole
+    return flows, top @ whole
