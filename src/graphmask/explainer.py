@@ -66,6 +66,8 @@ class GraphMask(Method):
             stay in full precision. By default as ``accelerate`` was told, else the model's own.
         recompute: fit in less memory: PyG layers run again in the backward pass instead of keeping their messages.
         heads: of attention: ``"each"`` head has gates of its own, as relations do, or all ``"together"`` share them.
+        leaky_keys: of attention, for comparison only: a dropped pair keeps its place in the softmax, so that the key of
+            a dropped token still steers what its receiver attends to.
     """
 
     name = "graphmask"
@@ -83,8 +85,9 @@ class GraphMask(Method):
         precision: str | None = None,
         recompute: bool = False,
         heads: str = "each",
+        leaky_keys: bool = False,
     ) -> None:
-        super().__init__(model, forward, divergence, tolerance, seed, heads=heads)
+        super().__init__(model, forward, divergence, tolerance, seed, heads=heads, leaky_keys=leaky_keys)
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
@@ -358,6 +361,7 @@ def _load(
         hidden=description["hidden"],
         precision=description.get("precision"),
         heads=description.get("heads", "each"),
+        leaky_keys=description.get("leaky_keys", False),
     )
     if files.fingerprint(model) != description["model"]:
         raise GraphMaskError(

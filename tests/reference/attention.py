@@ -54,3 +54,20 @@ def rollout(weights: Tensor, read: list[int]) -> tuple[Tensor, Tensor]:
     for step in steps:
         whole = step @ whole
     return flows, top @ whole
+
+
+def leaky_attention(
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, gate: Tensor, baseline: Tensor
+) -> Tensor:
+    """[H, N, D'] with weights as they were, and z v + (1 - z) b in place of values; arguments as above."""
+    heads, count, width = query.shape
+    out = torch.zeros(heads, count, value.shape[-1], dtype=torch.float64)
+    for h in range(heads):
+        for i in range(count):
+            open_to = [j for j in range(count) if allowed[i, j]]
+            logits = [float(query[h, i].double() @ key[h, j].double()) / math.sqrt(width) for j in open_to]
+            total = sum(math.exp(logit) for logit in logits)
+            for j, logit in zip(open_to, logits, strict=True):
+                z = float(gate[h, i, j])
+                out[h, i] += math.exp(logit) / total * (z * value[h, j].double() + (1 - z) * baseline[h].double())
+    return out

@@ -54,6 +54,8 @@ class Method(ABC):
         tolerance: the divergence that still counts as the same prediction.
         seed: makes everything reproducible.
         heads: of attention: ``"each"`` head has gates of its own, as relations do, or all ``"together"`` share them.
+        leaky_keys: of attention, for comparison only: a dropped pair keeps its place in the softmax, so that the key of
+            a dropped token still steers what its receiver attends to.
     """
 
     name: ClassVar[str]
@@ -70,6 +72,7 @@ class Method(ABC):
         seed: int = 0,
         *,
         heads: str = "each",
+        leaky_keys: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise GraphMaskError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
@@ -77,7 +80,11 @@ class Method(ABC):
         if forward is None:
             batches.check_forward(model)
         self.subject = Subject(
-            model, forward or batches.default_forward, Divergence(divergence), heads=check_heads(heads)
+            model,
+            forward or batches.default_forward,
+            Divergence(divergence),
+            heads=check_heads(heads),
+            leaky_keys=leaky_keys,
         )
         self.tolerance, self.seed = check_tolerance(tolerance), seed
 

@@ -28,6 +28,7 @@ def describe(subject: Subject, probe: Probe, tolerance: float, recipe: Recipe, s
         "recipe": asdict(recipe),
         "precision": subject.precision,
         "heads": subject.heads,
+        "leaky_keys": subject.leaky_keys,
         "divergence": subject.divergence.state(),
         "custom_forward": subject.forward is not batches.default_forward,
         "sites": [site.to_json() for site in probe.sites],

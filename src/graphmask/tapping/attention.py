@@ -164,14 +164,17 @@ class Attention:
         """[B, H, N, D'] as the model computes it."""
         return self.weights(self.logits()) @ self.value
 
-    def masked_weights(self, gate: Tensor, constant: Tensor) -> Tensor:
-        """[B, H, N, N] the softmax in which dropped pairs have the logit ``constant``, [H] or [B, H]."""
-        return self.weights(mixed(self.logits(), gate, constant))
+    def masked_weights(self, gate: Tensor, constant: Tensor | None) -> Tensor:
+        """[B, H, N, N] the softmax in which dropped pairs have the logit ``constant``, [H] or [B, H].
 
-    def masked(self, gate: Tensor, baseline: Tensor, constant: Tensor) -> Tensor:
+        With None they keep their own, the leaky form: keys of dropped pairs still steer the softmax.
+        """
+        return self.weights(self.logits() if constant is None else mixed(self.logits(), gate, constant))
+
+    def masked(self, gate: Tensor, baseline: Tensor, constant: Tensor | None) -> Tensor:
         """[B, H, N, D'] with gates [B, R, N, N], bool or float; baseline [H, D'] or [B, H, D'], constant [H] or [B, H].
 
-        Exactly `plain` where all gates are 1.
+        Exactly `plain` where all gates are 1. For a constant of None see `masked_weights`.
         """
         weights = self.masked_weights(gate, constant)
         kept = weights.where(gate, 0) if gate.dtype == torch.bool else weights * gate.to(weights.dtype)
@@ -179,7 +182,7 @@ class Attention:
         baseline = baseline[:, :, None] if baseline.dim() == 3 else baseline[None, :, None]
         return kept @ self.value + (weights - kept).sum(-1, keepdim=True) * baseline
 
-    def exchanged(self, gate: Tensor, baseline: Tensor, constant: Tensor, generator: torch.Generator) -> Tensor:
+    def exchanged(self, gate: Tensor, baseline: Tensor, constant: Tensor | None, generator: torch.Generator) -> Tensor:
         """As `masked`, after the dropped pairs of every head have exchanged keys and values at random.
 
         Pair by pair, with a vector for each: this is how it is shown that nothing of them is heard.
@@ -198,7 +201,7 @@ class Attention:
         if self.given.softcap is not None:
             logits = torch.tanh(logits / self.given.softcap) * self.given.softcap
         logits = logits if self.bias is None else logits + self.bias
-        weights = self.weights(mixed(logits, gate, constant))
+        weights = self.weights(logits if constant is None else mixed(logits, gate, constant))
         baseline = baseline.to(values.dtype)
         baseline = baseline[:, :, None, None] if baseline.dim() == 3 else baseline[None, :, None, None]
         z = gate.to(values.dtype)[..., None]

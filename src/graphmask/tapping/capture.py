@@ -88,15 +88,16 @@ def tap(
     *,
     recompute: bool = False,
     heads: str = "each",
+    leaky_keys: bool = False,
 ) -> Iterator[Tap]:
     """Inside, every message of ``model`` is shown to ``visit``, or replaced as a mask says; afterwards no hook is left.
 
     ``sites=None`` discovers the sites (in ``Tap.sites``). ``edge_index`` is the graph as the user passed it;
     without it the edges of the first site stand for it. Several runs over one graph may share an `EdgeMap`.
     With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it. ``heads`` says how attention
-    is gated where sites are discovered.
+    is gated where sites are discovered, ``leaky_keys`` that logits of dropped pairs stay as they are.
     """
-    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites, heads)
+    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites, heads, leaky_keys)
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
     switched: list[tuple[Any, str, Any]] = []
     others = ExitStack()
