@@ -29,6 +29,8 @@ def divide(
     edge_type = trace.edge_type if trace.edge_type is not None else batches.tensor(case.batch, "edge_type")
     if edge_type is not None and edge_type.shape != split.edge_graph.shape:
         edge_type = None
+    if edge_type is not None:
+        edge_type = edge_type.long()
     types, asked = case.subject.types, case.subject.rows
     info = notes(case.batch, split.count) if types is None else [{} for _ in range(split.count)]
     for own, why in zip(info, repaired.why, strict=True):

@@ -283,13 +283,15 @@ class Method(ABC):
     ) -> list[Explanation]:
         """One explanation per graph; with ``index``, one of the batch as a whole."""
         with self.subject.frozen():
-            case = self.case(batch, where, index=index)
-            return self.explain_case(case, repair=repair, counterfactual=counterfactual)
+            # Without a name of its own here: what the original run left behind is let go of as early as can be.
+            return self.explain_case(self.case(batch, where, index=index), repair=repair, counterfactual=counterfactual)
 
     def explain_case(self, case: Case, *, repair: bool = True, counterfactual: bool = False) -> list[Explanation]:
         """Choose, verify by a masked run, repair, and divide by graph; inside `Subject.frozen`, like `case`."""
         with gradients.needed():
             choice = self.choose(case)
+        # What was read off every edge has served: of attention it is as large as all scores.
+        case = replace(case, trace=replace(case.trace, values=choice.scores))
         with torch.no_grad():
             masked = case.run(choice.kept, choice.baselines)
         repaired = repairing.repair(case, choice, masked) if repair else repairing.as_is(case, choice, masked)

@@ -86,8 +86,9 @@ class Pairs:
 
     @cached_property
     def edge_type(self) -> Tensor:
-        """[E] the head; 0 where all are gated together."""
-        return self.gather(torch.arange(self.shape[1], device=self.asked.device)[None, :, None, None])
+        """[E] the head, as int16: there are as many as pairs; 0 where all are gated together."""
+        heads = torch.arange(self.shape[1], dtype=torch.int16, device=self.asked.device)
+        return self.gather(heads[None, :, None, None])
 
     @property
     def sizes(self) -> Tensor:
