@@ -83,11 +83,12 @@ class AttentionRollout(Method):
             support = self.divergence.support(trace.output, output).sum()
             slope = torch.autograd.grad(support, gates)[0][-1] if support.requires_grad else torch.zeros_like(gates[-1])
         assert trace.sizes is not None
-        owner = torch.arange(len(trace.sizes), device=slope.device).repeat_interleave(trace.sizes)  # [N] sentences
+        sentences = len(trace.sizes)
+        owner = torch.arange(sentences, device=slope.device).repeat_interleave(trace.sizes)  # [N]
         read = slope.new_zeros(len(owner)).index_add(0, trace.edge_index[1], (slope != 0).to(slope)) > 0
 
         def per_sentence(tokens: Tensor) -> Tensor:
-            return slope.new_zeros(len(trace.sizes)).index_add(0, owner, tokens.to(slope))[owner]
+            return slope.new_zeros(sentences).index_add(0, owner, tokens.to(slope))[owner]
 
         read |= per_sentence(read) == 0
         return (read.to(slope) / per_sentence(read)).float()

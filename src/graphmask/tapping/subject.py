@@ -65,8 +65,9 @@ class Subject:
         self, visit: Visit | Mask, edges: Tensor | EdgeMap | None = None, *, recompute: bool = False
     ) -> AbstractContextManager[Tap]:
         """Inside, messages are seen or replaced; see `capture.tap`."""
-        how = {"recompute": recompute, "heads": self.heads, "leaky_keys": self.leaky_keys}
-        return capture.tap(self.model, visit, edges, self.sites, **how)
+        return capture.tap(
+            self.model, visit, edges, self.sites, recompute=recompute, heads=self.heads, leaky_keys=self.leaky_keys
+        )
 
     # The model is the user's ---------------------------------------------------------------------------------
 
