@@ -61,8 +61,14 @@ def heads_dropped(method: Method, loader: Iterable[Any], *, allow_infeasible: bo
             for count in range(len(order)):
                 gates = _without(case, order[: count + 1])
                 so_far[count] += _figures(case, gates, choice.baselines, method.tolerance)
-    so_far, alone = so_far / graphs, alone / graphs
-    within = (so_far[:, 0] <= method.tolerance).long().cumprod(0).bool()
+    within = (so_far[:, 0] / graphs <= method.tolerance).long().cumprod(0).bool()
+    return _table(edges, kept, alone / graphs, order, so_far / graphs, within)
+
+
+def _table(
+    edges: Tensor, kept: Tensor, alone: Tensor, order: list[tuple[int, int]], so_far: Tensor, within: Tensor
+) -> polars.DataFrame:
+    """From [L, H] counts and means over sentences, and what follows in ``order``, to rows by layer and head."""
     place = {pair: number for number, pair in enumerate(order)}
     rows = [
         (
