@@ -119,7 +119,7 @@ def test_what_does_not_apply_is_known_before_any_work(monkeypatch: pytest.Monkey
     with pytest.raises(GraphMaskError, match=r"among star, relay"):
         compare.measure("stars")
     names, unfit = compare.choose([], experiments.get("star"))
-    assert list(unfit) == ["gate_scores"]
+    assert list(unfit) == ["gate_scores", "attention_weights", "attention_rollout"]
     costly = [name for name, method in methods.METHODS.items() if method.costly]
     assert costly == ["subgraphx"]
     assert {*names, *costly, *unfit} == set(methods.METHODS)

@@ -17,7 +17,7 @@ from graphmask import Explanation, GraphMaskError, masked
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.explaining.rows import rows_of
-from methods.common import NAMES, quick
+from methods.common import NAMES, OF_ATTENTION, quick
 from reference.small import Small, graph
 
 
@@ -178,7 +178,7 @@ def test_a_model_that_connects_nodes_by_other_ways_is_told_of() -> None:
     assert explanation.divergence == 0
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "gate_scores"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_ATTENTION])
 def test_every_method_answers_for_a_row(name: str) -> None:
     model, data = Nodes(), graph(3, nodes=7, edges=12)
     method = quick(name, model, divergence="kl")
@@ -194,7 +194,7 @@ def test_every_method_answers_for_a_row(name: str) -> None:
         assert torch.allclose(explanation.scores, whole.scores * field)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "gate_scores"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_ATTENTION])
 def test_a_node_that_receives_nothing(name: str) -> None:
     model, data = Nodes(), graph(3, nodes=7, edges=12)
     data.edge_index[1][data.edge_index[1] == 4] = 5

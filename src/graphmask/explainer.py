@@ -70,6 +70,8 @@ class GraphMask(Method):
         features: gates for the input too, as one more site below the layers: ``"nodes"`` for the features ``x`` of
             every node, ``"each"`` for every single number of them, ``"edges"`` for the ``edge_attr`` of every edge.
             See `Explanation.features`.
+        leaky_keys: of attention, for comparison only: a dropped pair keeps its place in the softmax, so that the key of
+            a dropped token still steers what its receiver attends to.
     """
 
     name = "graphmask"
@@ -89,8 +91,9 @@ class GraphMask(Method):
         recompute: bool = False,
         heads: str = "each",
         features: str | None = None,
+        leaky_keys: bool = False,
     ) -> None:
-        super().__init__(model, forward, divergence, tolerance, seed, heads=heads)
+        super().__init__(model, forward, divergence, tolerance, seed, heads=heads, leaky_keys=leaky_keys)
         if isinstance(recipe, str) and recipe not in RECIPES:
             raise GraphMaskError(f"Expected a recipe among {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
         self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
@@ -366,6 +369,7 @@ def _load(
         precision=description.get("precision"),
         heads=description.get("heads", "each"),
         features=description.get("features"),
+        leaky_keys=description.get("leaky_keys", False),
     )
     model = explainer.model
     if files.fingerprint(model) != description["model"]:

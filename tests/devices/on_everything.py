@@ -11,6 +11,8 @@ import torch
 from torch_geometric.explain import Explainer
 
 import graphmask
+from attention.models import BY_NAME as TOKENS
+from attention.models import batch as tokens
 from graphmask import GraphMask, masked
 from graphmask.analysis import everything
 from graphmask.fitting import training
@@ -168,7 +170,15 @@ def test_a_store_and_its_analyses(tmp_path: Path) -> None:
         assert len(here[name]) == len(there[name]), name
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+def test_attention_rollout() -> None:
+    def run(device: torch.device) -> list[Any]:
+        method = quick("attention_rollout", moved(TOKENS["handwritten"].model(), device))
+        return list(method.explain_all(moved([tokens()], device), repair=False))
+
+    assert_same(*on_both(run))
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"attention_rollout"}))
 def test_methods(name: str) -> None:
     case = ATTENTIVE if "gate_scores" in name or "attention" in name else CASE
 

@@ -15,7 +15,7 @@ from torch_geometric.nn import GCN, global_add_pool
 from graphmask import GraphMask, GraphMaskError, masked, methods
 from graphmask.explaining.method import Method
 from graphmask.integrations.pyg import GraphMaskAlgorithm
-from methods.common import NAMES, quick
+from methods.common import NAMES, OF_ATTENTION, quick
 
 MULTICLASS, BINARY, REGRESSION = "multiclass_classification", "binary_classification", "regression"
 
@@ -169,7 +169,7 @@ def test_edge_level_and_probabilities() -> None:
         explainer_of(method, BINARY, "edge")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "gate_scores"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_ATTENTION])
 def test_every_method_is_an_algorithm(name: str) -> None:
     data, model = graph(2), made(GCN, 4, 8, num_layers=2, out_channels=3)
     method = quick(name, model)

@@ -19,6 +19,8 @@ from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import record
 
 NAMES = [name for name in METHODS if name != "graphmask"]  # it has laws of its own
+#: Methods that say nothing of models without attention.
+OF_ATTENTION = ("gate_scores", "attention_weights", "attention_rollout")
 #: By a name of ours: the method, and options with which it is quick.
 QUICK: dict[str, tuple[str, dict[str, Any]]] = {
     "erasure_search": ("erasure_search", {"budget": 32}),
@@ -28,6 +30,8 @@ QUICK: dict[str, tuple[str, dict[str, Any]]] = {
     "unamortised": ("unamortised", {"steps": 10, "learning_rate": 0.5}),
     "unamortised, free baselines": ("unamortised", {"steps": 10, "learning_rate": 0.5, "free_baselines": True}),
     "gate_scores": ("gate_scores", {}),
+    "attention_weights": ("attention_weights", {}),
+    "attention_rollout": ("attention_rollout", {}),
     "pg_explainer": ("pg_explainer", {"steps": 6}),
     "occlusion": ("occlusion", {}),
     "gradient_message": ("gradient_message", {}),

@@ -16,6 +16,8 @@ from laws.cases import BY_NAME, Case
 from .common import NAMES, quick
 
 every_method = pytest.mark.parametrize("name", NAMES)
+#: Rollout is of transformers: tests/attention/test_methods.py.
+every_method_of_graphs = pytest.mark.parametrize("name", [name for name in NAMES if name != "attention_rollout"])
 LEARNING = ["information_bottleneck", "pg_explainer", "gate_scores"]
 
 
@@ -35,7 +37,7 @@ def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(GraphMaskError, match="got 'x'") as error:
         methods.get("x")
     assert all(name in str(error.value) for name in methods.METHODS)
-    assert len(methods.METHODS) == 15
+    assert len(methods.METHODS) == 17
     assert all(methods.get(name).name == name for name in methods.METHODS)
 
 
@@ -113,7 +115,7 @@ def _wrong() -> dict[str, tuple[Data, str]]:
     return {"NaN": (nan, "'x'"), "no such node": (far, "to name nodes"), "float edges": (kind, "to be int64")}
 
 
-@every_method
+@every_method_of_graphs
 @pytest.mark.parametrize(("wrong", "at"), [("NaN", 1), ("NaN", 0), ("no such node", 0), ("float edges", 0)])
 def test_graphs_that_make_no_sense(name: str, wrong: str, at: int) -> None:
     """First or later: before the model runs on them."""
@@ -134,7 +136,7 @@ def test_graphs_that_make_no_sense(name: str, wrong: str, at: int) -> None:
         next(found)
 
 
-@every_method
+@every_method_of_graphs
 def test_several_graphs_are_not_one(name: str) -> None:
     case = BY_NAME["GAT"]
     method = quick(name, case.model())
@@ -145,7 +147,7 @@ def test_several_graphs_are_not_one(name: str) -> None:
         method.explain_all(case.graph(0))
 
 
-@every_method
+@every_method_of_graphs
 def test_a_model_that_overflows(name: str) -> None:
     case = BY_NAME["GAT"]
     method = quick(name, case.model())

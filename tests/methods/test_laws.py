@@ -21,16 +21,19 @@ from laws.support import columns, run, same
 from laws.test_untouched import Diary, Stops
 from laws.untouched import assert_same, snapshot, unsettle
 
-from .common import QUICK, case_of, quick
+from .common import OF_ATTENTION, QUICK, case_of, quick
 
 ATTENTIVE = ["GAT", "FA"]
 CASES = ["GCN", "GAT", "RGCN", "MessageTap", "AdjacencyTap dense"]
 
 
 def applies(name: str, cases: Sequence[str]) -> Sequence[str]:
-    """Those of the models that a method can say something about; of gate scores, others."""
-    if name == "gate_scores":
-        return ATTENTIVE
+    """Those of the models that a method can say something about; of attention, others.
+
+    (Rollout is of transformers: its laws are in tests/attention/test_methods.py.)
+    """
+    if name in OF_ATTENTION:
+        return [] if name == "attention_rollout" else ATTENTIVE
     return [case for case in cases if name != "grad_cam" or not case.startswith("AdjacencyTap")]
 
 
@@ -71,7 +74,7 @@ def fitted(name: str, case_name: str) -> Method:
     case = BY_NAME[case_name]
     method = build(name, case)
     method.fit(case.loader(), progress=False)
-    if name in {"information_bottleneck", "gnn_explainer", "pg_explainer", "gate_scores"}:
+    if name in {"information_bottleneck", "gnn_explainer", "pg_explainer", "gate_scores", "attention_weights"}:
         bare = [method.explain(case.one(graph), repair=False) for graph in graphs(name, case)]
         scores = torch.cat([explanation.scores.flatten() for explanation in bare])
         ordered = scores.sort().values[len(scores) // 4 : -len(scores) // 4]
@@ -109,7 +112,7 @@ def test_a_model_in_use(name: str, case: Case) -> None:
     assert count == 2
 
 
-@pytest.mark.parametrize("name", [name for name in QUICK if name != "gate_scores"])
+@pytest.mark.parametrize("name", [name for name in QUICK if name not in OF_ATTENTION])
 def test_a_model_that_writes_to_itself(name: str) -> None:
     model = Diary().eval()
     before = snapshot(model)

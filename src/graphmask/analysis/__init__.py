@@ -14,6 +14,7 @@ from graphmask.analysis.edge_types import edge_types, edge_types_of_store, kept_
 from graphmask.analysis.erosion import erosion
 from graphmask.analysis.fidelity import characterisation, complement, sufficiency
 from graphmask.analysis.ground_truth import ground_truth, pyg_metrics
+from graphmask.analysis.heads_dropped import heads_dropped
 from graphmask.analysis.inverses import inverses
 from graphmask.analysis.layers import attribution_by_layer, attribution_levels, layers_dropped
 from graphmask.analysis.leakage import baseline_leakage, mask_leakage
@@ -46,6 +47,7 @@ __all__ = [
     "frontier",
     "ground_truth",
     "heads",
+    "heads_dropped",
     "inverses",
     "kept_by_distance",
     "kept_by_path_length",

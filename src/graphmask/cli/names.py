@@ -18,6 +18,8 @@ METHODS = (
     "gnn_explainer",
     "unamortised",
     "gate_scores",
+    "attention_weights",
+    "attention_rollout",
     "pg_explainer",
     "occlusion",
     "gradient_message",

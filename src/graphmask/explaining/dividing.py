@@ -32,6 +32,8 @@ def divide(
     edge_type = trace.edge_type if trace.edge_type is not None else batches.tensor(case.batch, "edge_type")
     if edge_type is not None and edge_type.shape != (trace.edge_map.count,):
         edge_type = None
+    if edge_type is not None:
+        edge_type = edge_type.long()
     types, asked = case.subject.types, case.subject.rows
     info = _info(case, repaired)
     if types is not None and edge_type is not None:
@@ -104,8 +106,8 @@ def _features(case: Case, choice: Choice, overturning: tuple[Tensor, Tensor] | N
         found = own(gates[0, first:], 0)
         return [part.view(-1, width) for part in found] if tap.each else found
 
-    columns = zip(*map(parts, (choice.kept, choice.scores, case.trace.carried)), strict=True)
-    made = [Features(tap.kind, *part, baseline) for part in columns]
+    columns = zip(parts(choice.kept), parts(choice.scores), parts(case.trace.carried), strict=True)
+    made = [Features(tap.kind, kept, scores, carried, baseline) for kept, scores, carried in columns]
     if overturning is not None:
         for features, found, is_there in zip(made, parts(overturning[0]), overturning[1].tolist(), strict=True):
             features.counterfactual = found if is_there else None

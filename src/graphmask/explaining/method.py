@@ -54,6 +54,8 @@ class Method(ABC):
         tolerance: the divergence that still counts as the same prediction.
         seed: makes everything reproducible.
         heads: of attention: ``"each"`` head has gates of its own, as relations do, or all ``"together"`` share them.
+        leaky_keys: of attention, for comparison only: a dropped pair keeps its place in the softmax, so that the key of
+            a dropped token still steers what its receiver attends to.
     """
 
     name: ClassVar[str]
@@ -71,6 +73,7 @@ class Method(ABC):
         seed: int = 0,
         *,
         heads: str = "each",
+        leaky_keys: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise GraphMaskError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
@@ -79,7 +82,11 @@ class Method(ABC):
         if forward is None:
             batches.check_forward(model)
         self.subject = Subject(
-            model, forward or batches.default_forward, Divergence(divergence), heads=check_heads(heads)
+            model,
+            forward or batches.default_forward,
+            Divergence(divergence),
+            heads=check_heads(heads),
+            leaky_keys=leaky_keys,
         )
         self.tolerance, self.seed = check_tolerance(tolerance), seed
 
@@ -279,13 +286,15 @@ class Method(ABC):
     ) -> list[Explanation]:
         """One explanation per graph; with ``index``, one of the batch as a whole."""
         with self.subject.frozen():
-            case = self.case(batch, where, index=index)
-            return self.explain_case(case, repair=repair, counterfactual=counterfactual)
+            # Without a name of its own here: what the original run left behind is let go of as early as can be.
+            return self.explain_case(self.case(batch, where, index=index), repair=repair, counterfactual=counterfactual)
 
     def explain_case(self, case: Case, *, repair: bool = True, counterfactual: bool = False) -> list[Explanation]:
         """Choose, verify by a masked run, repair, and divide by graph; inside `Subject.frozen`, like `case`."""
         with gradients.needed():
             choice = self.choose(case)
+        # What was read off every edge has served: of attention it is as large as all scores.
+        case = replace(case, trace=replace(case.trace, values=choice.scores))
         with torch.no_grad():
             masked = case.run(choice.kept, choice.baselines)
         repaired = repairing.repair(case, choice, masked) if repair else repairing.as_is(case, choice, masked)

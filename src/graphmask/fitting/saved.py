@@ -29,6 +29,7 @@ def describe(subject: Subject, probe: Probe, tolerance: float, recipe: Recipe, s
         "precision": subject.precision,
         "heads": subject.heads,
         "features": None if subject.features is None else subject.features.kind,
+        "leaky_keys": subject.leaky_keys,
         "divergence": subject.divergence.state(),
         "custom_forward": subject.forward is not batches.default_forward,
         "sites": [site.to_json() for site in probe.sites],

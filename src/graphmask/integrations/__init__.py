@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphmask.integrations import pyg
+    from graphmask.integrations import pyg, transformers
 
-__all__ = ["pyg"]
+__all__ = ["pyg", "transformers"]
 
 
 def __getattr__(name: str) -> Any:

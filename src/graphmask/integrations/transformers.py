@@ -1,17 +1,22 @@
-"""Explanations of text: which tokens the nodes are, for reports, stores and analyses.
+"""Models of Hugging Face's `transformers`: their attention seen and gated by hand, and the tokens that nodes are.
 
-Nothing else is needed for models of Hugging Face's `transformers`: ``GraphMask(model)`` takes them as they are, see
-`graphmask.tapping.attention_interface`.
+``GraphMask(model)`` takes them as they are, see `graphmask.tapping.attention_interface`; nothing here is needed for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
+from graphmask.graphs.sites import ABSENT
+from graphmask.tapping.attention import Attention, Inputs
+from graphmask.tapping.capture import attending, attends, check_model
+from graphmask.tapping.restore import guest
 
 if TYPE_CHECKING:
     from graphmask.store.columns import Metadata
@@ -58,3 +63,113 @@ def tokens(tokenizer: Any, *, classes: Sequence[str] | None = None) -> Metadata:
         return found
 
     return notes
+
+
+@contextmanager
+def tapped(model: nn.Module) -> Iterator[Tapped]:
+    """Inside, the attention of ``model`` is computed by this library: it can be seen, and pairs can be dropped by hand.
+
+    .. code-block:: python
+
+        with tapped(model) as attention:
+            output = model(**batch).logits                  # as before
+            attention.sites                                 # one name per call of attention, input side first
+            attention.weights[attention.sites[0]]           # [B, H, N, N], receivers in rows
+            attention.gate(attention.sites[0], gates)       # 1 keeps a pair, 0 drops it
+            without = model(**batch).logits
+
+    The model is used in evaluation mode. Afterwards it, its configuration and the registries of `transformers` are
+    exactly as they were found, also when something fails inside.
+
+    Args:
+        model: of `transformers`, or with `torch.nn.MultiheadAttention` or `graphmask.AttentionTap`.
+    """
+    check_model(model)
+    if not attends(model):
+        raise GraphMaskError(
+            "Expected attention: a model of transformers, torch.nn.MultiheadAttention or a graphmask.AttentionTap, "
+            f"found none in {type(model).__name__}."
+        )
+    with guest(model):
+        model.eval()
+        found = Tapped(model)
+        handle = model.register_forward_pre_hook(lambda *_: found.restart())
+        try:
+            with attending(model, found.attend, verify=True):
+                yield found
+        finally:
+            handle.remove()
+
+
+class Tapped:
+    """The attention of a model inside `tapped`.
+
+    Attributes:
+        model: the model, which calling this object calls too.
+        weights: by site, what values were multiplied by in the last run: the attention, ``[B, H, N, N]``, receivers in
+            rows, and 0 where a pair is dropped.
+        gates: by site, what `gate` was given.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.weights: dict[str, Tensor] = {}
+        self.gates: dict[str, Tensor] = {}
+        self._calls: dict[str, int] = {}
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The calls of attention in the last run, in their order; none before the model has run."""
+        return tuple(self.weights)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+    def gate(self, site: str, gates: Tensor) -> None:
+        """Mask a site in the runs that follow: 1 keeps a pair, 0 drops it.
+
+        A dropped pair sends nothing and takes no part in the softmax; a gate z in between leaves it the share z of its
+        mass before the softmax, and the share z of its value.
+
+        Args:
+            site: one of `sites`.
+            gates: bool or float, from 0 to 1; broadcasts to ``[B, H, N, N]``: sentence, head, receiver, sender.
+        """
+        if site not in self.weights:
+            known = ", ".join(map(repr, self.sites)) or "none before the model has run"
+            raise GraphMaskError(f"Expected a site of this model ({known}), got {site!r}.")
+        if not gates.is_floating_point() and gates.dtype != torch.bool:
+            raise GraphMaskError(f"Expected gates that are bool or floating point, got {gates.dtype}.")
+        if gates.numel() and not bool(((gates >= 0) & (gates <= 1)).all()):
+            raise GraphMaskError("Expected gates from 0 to 1, got others.")
+        self.gates[site] = gates
+
+    def open(self) -> None:
+        """Let all pairs pass again."""
+        self.gates.clear()
+
+    def restart(self) -> None:
+        """A run of the model begins."""
+        self._calls.clear()
+        self.weights.clear()
+
+    def attend(self, name: str, given: Inputs) -> Tensor:
+        """[B, H, N, D'] what attention comes to at this call of a module."""
+        call = self._calls[name] = self._calls.get(name, -1) + 1
+        site = f"{name}#{call}" if call else name
+        attention, gates = Attention(given, name), self.gates.get(site)
+        if gates is None:
+            weights = attention.weights(attention.logits())
+        else:
+            batch, heads, count, _ = attention.query.shape
+            try:
+                gates = gates.to(attention.query.device).expand(batch, heads, count, count)
+            except RuntimeError:
+                raise GraphMaskError(
+                    f"Expected gates that broadcast to {[batch, heads, count, count]} at {site!r}, "
+                    f"got {list(gates.shape)}."
+                ) from None
+            absent = torch.full((heads,), ABSENT, device=gates.device)
+            weights = attention.masked_weights(gates, absent) * gates.to(attention.query.dtype)
+        self.weights[site] = weights.detach()
+        return weights @ attention.value

@@ -5,6 +5,8 @@ from __future__ import annotations
 from graphmask.errors import GraphMaskError
 from graphmask.explainer import GraphMask
 from graphmask.explaining.method import Method
+from graphmask.methods.attention_rollout import AttentionRollout
+from graphmask.methods.attention_weights import AttentionWeights
 from graphmask.methods.eig_search import EiGSearch
 from graphmask.methods.erasure_search import ErasureSearch
 from graphmask.methods.gate_scores import GateScores
@@ -30,6 +32,8 @@ METHODS: dict[str, type[Method]] = {
         GNNExplainer,
         Unamortised,
         GateScores,
+        AttentionWeights,
+        AttentionRollout,
         PGExplainer,
         Occlusion,
         GradientMessage,

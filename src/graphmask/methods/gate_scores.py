@@ -35,20 +35,11 @@ class GateScores(Method):
 
     @classmethod
     def why_not(cls, model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
-        without: list[int] = []
-
-        def look(messages: Messages) -> Tensor:
-            if messages.attention is None:
-                without.append(messages.site)
-            return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
-
-        subject = Subject(model, forward or batches.default_forward)
-        with subject.frozen():
-            sites = record(subject, batch, look).sites
-        if not without:
+        site = site_without_attention(model, batch, forward)
+        if site is None:
             return None
         return (
-            f"Expected attention weights or message gates at every site, found none at {sites[without[0]].name!r}. "
+            f"Expected attention weights or message gates at every site, found none at {site!r}. "
             "gate_scores applies to layers such as GATConv, and to a MessageTap that is told: tap(..., gate=...)."
         )
 
@@ -96,3 +87,18 @@ class GateScores(Method):
         assert self.cuts is not None
         scores = case.trace.values.where(case.trace.carried, torch.zeros(()))
         return Choice(scores, case.trace.carried & (scores >= self.cuts), case.zeros())
+
+
+def site_without_attention(model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
+    """The name of the first site that does not weigh its messages by attention or gates; None if all do."""
+    without: list[int] = []
+
+    def look(messages: Messages) -> Tensor:
+        if messages.attention is None:
+            without.append(messages.site)
+        return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
+
+    subject = Subject(model, forward or batches.default_forward)
+    with subject.frozen():
+        sites = record(subject, batch, look).sites
+    return sites[without[0]].name if without else None

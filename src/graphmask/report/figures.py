@@ -23,6 +23,8 @@ TITLES = {
     "gnn_explainer": "GNNExplainer",
     "unamortised": "non-amortised",
     "gate_scores": "gate scores",
+    "attention_weights": "attention weights",
+    "attention_rollout": "attention rollout",
     "pg_explainer": "PGExplainer",
     "occlusion": "occlusion",
     "random": "random",

@@ -46,6 +46,7 @@ def settings_of(method: Explainer) -> dict[str, Any]:
             "threshold": method.threshold,
             "precision": method.subject.precision,
             "heads": method.subject.heads,
+            "leaky_keys": method.subject.leaky_keys,
         }
     )
 

@@ -86,8 +86,9 @@ class Pairs:
 
     @cached_property
     def edge_type(self) -> Tensor:
-        """[E] the head; 0 where all are gated together."""
-        return self.gather(torch.arange(self.shape[1], device=self.asked.device)[None, :, None, None])
+        """[E] the head, as int16: there are as many as pairs; 0 where all are gated together."""
+        heads = torch.arange(self.shape[1], dtype=torch.int16, device=self.asked.device)
+        return self.gather(heads[None, :, None, None])
 
     @property
     def sizes(self) -> Tensor:
@@ -164,18 +165,25 @@ class Attention:
         """[B, H, N, D'] as the model computes it."""
         return self.weights(self.logits()) @ self.value
 
-    def masked(self, gate: Tensor, baseline: Tensor, constant: Tensor) -> Tensor:
+    def masked_weights(self, gate: Tensor, constant: Tensor | None) -> Tensor:
+        """[B, H, N, N] the softmax in which dropped pairs have the logit ``constant``, [H] or [B, H].
+
+        With None they keep their own, the leaky form: keys of dropped pairs still steer the softmax.
+        """
+        return self.weights(self.logits() if constant is None else mixed(self.logits(), gate, constant))
+
+    def masked(self, gate: Tensor, baseline: Tensor, constant: Tensor | None) -> Tensor:
         """[B, H, N, D'] with gates [B, R, N, N], bool or float; baseline [H, D'] or [B, H, D'], constant [H] or [B, H].
 
-        Exactly `plain` where all gates are 1.
+        Exactly `plain` where all gates are 1. For a constant of None see `masked_weights`.
         """
-        weights = self.weights(mixed(self.logits(), gate, constant))
+        weights = self.masked_weights(gate, constant)
         kept = weights.where(gate, 0) if gate.dtype == torch.bool else weights * gate.to(weights.dtype)
         baseline = baseline.to(self.value.dtype)
         baseline = baseline[:, :, None] if baseline.dim() == 3 else baseline[None, :, None]
         return kept @ self.value + (weights - kept).sum(-1, keepdim=True) * baseline
 
-    def exchanged(self, gate: Tensor, baseline: Tensor, constant: Tensor, generator: torch.Generator) -> Tensor:
+    def exchanged(self, gate: Tensor, baseline: Tensor, constant: Tensor | None, generator: torch.Generator) -> Tensor:
         """As `masked`, after the dropped pairs of every head have exchanged keys and values at random.
 
         Pair by pair, with a vector for each: this is how it is shown that nothing of them is heard.
@@ -194,7 +202,7 @@ class Attention:
         if self.given.softcap is not None:
             logits = torch.tanh(logits / self.given.softcap) * self.given.softcap
         logits = logits if self.bias is None else logits + self.bias
-        weights = self.weights(mixed(logits, gate, constant))
+        weights = self.weights(logits if constant is None else mixed(logits, gate, constant))
         baseline = baseline.to(values.dtype)
         baseline = baseline[:, :, None, None] if baseline.dim() == 3 else baseline[None, :, None, None]
         z = gate.to(values.dtype)[..., None]

@@ -43,8 +43,8 @@ def check_model(model: nn.Module) -> None:
         if isinstance(parameter, nn.UninitializedParameter):
             raise GraphMaskError(f"Expected a trained model, got one without a value for {name!r}. Run it once.")
     along_edges = any(isinstance(m, ALONG_EDGES) for m in model.modules())
-    attends = attention_interface.asks(model) or any(isinstance(m, AttentionTap) for m in model.modules())
-    if along_edges and attends:
+    is_gated = attention_interface.asks(model) or any(isinstance(m, AttentionTap) for m in model.modules())
+    if along_edges and is_gated:
         raise GraphMaskError(
             f"Expected messages along the edges of a graph, or attention between tokens, got both in "
             f"{type(model).__name__}. Run one part beforehand and explain the other: for instance, compute the token "
@@ -53,7 +53,7 @@ def check_model(model: nn.Module) -> None:
     if along_edges:
         return  # a MultiheadAttention beside it stays as it is: GPSConv's, for instance
     attention_interface.check(model)
-    if attends or any(isinstance(m, nn.MultiheadAttention) for m in model.modules()):
+    if attends(model):
         return
     if attention_interface.pretrained(model):
         raise GraphMaskError(
@@ -68,6 +68,12 @@ def check_model(model: nn.Module) -> None:
     )
 
 
+def attends(model: nn.Module) -> bool:
+    """Is there attention in the model that can be tapped?"""
+    taps = (AttentionTap, nn.MultiheadAttention)
+    return attention_interface.asks(model) or any(isinstance(module, taps) for module in model.modules())
+
+
 @contextmanager
 def tap(
     model: nn.Module,
@@ -78,15 +84,17 @@ def tap(
     recompute: bool = False,
     heads: str = "each",
     features: FeatureTap | None = None,
+    leaky_keys: bool = False,
 ) -> Iterator[Tap]:
     """Inside, every message of ``model`` is shown to ``visit``, or replaced as a mask says; afterwards no hook is left.
 
     ``sites=None`` discovers the sites (in ``Tap.sites``). ``edge_index`` is the graph as the user passed it;
     without it the edges of the first site stand for it. Several runs over one graph may share an `EdgeMap`.
     With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it. ``heads`` says how attention
-    is gated where sites are discovered. With ``features``, what goes into the model is seen or replaced too.
+    is gated where sites are discovered, ``leaky_keys`` that logits of dropped pairs stay as they are. With
+    ``features``, what goes into the model is seen or replaced too.
     """
-    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites, heads)
+    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites, heads, leaky_keys)
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
     switched: list[tuple[Any, str, Any]] = []
     others = ExitStack()
@@ -109,7 +117,8 @@ def tap(
             switched.append((features, "handler", features.handler))
             features.handler = partial(state.on_features, features)
         if not along_edges:
-            others.enter_context(_tap_attention(state, model))
+            verify = state.where.discovering
+            others.enter_context(attending(model, state.on_attention, verify=verify))
         yield state
     finally:
         state.live = False
@@ -232,23 +241,25 @@ def _hook_content(tapped: TappedLayer) -> list[Any]:
 
 
 @contextmanager
-def _tap_attention(state: Tap, model: nn.Module) -> Iterator[None]:
-    """Attention asks ``state`` instead of computing."""
+def attending(model: nn.Module, attend: attention_interface.AttendAt, *, verify: bool) -> Iterator[None]:
+    """Inside, all attention of ``model`` is computed by ``attend(name, given)``.
+
+    With ``verify``, Hugging Face's attention is compared with the model's own implementation, call by call.
+    """
     switched: list[tuple[Any, str, Any]] = []
     with ExitStack() as stack:
         stack.callback(_switch_back, switched)
         for name, module in model.named_modules():
-            attend = partial(state.on_attention, name or "model")
+            here = partial(attend, name or "model")
             if isinstance(module, AttentionTap):
                 switched.append((module, "handler", module.handler))
-                module.handler = attend
+                module.handler = here
             elif isinstance(module, nn.MultiheadAttention):
                 if not switched:
                     stack.enter_context(attention_taps.slow_path())
                 switched.append((module, "forward", vars(module).get("forward", _ABSENT)))
-                module.forward = attention_taps.multihead(name, module, attend)  # type: ignore[method-assign]
-        verify = state.where.discovering
-        stack.enter_context(attention_interface.answered(model, state.on_attention, verify))
+                module.forward = attention_taps.multihead(name, module, here)  # type: ignore[method-assign]
+        stack.enter_context(attention_interface.answered(model, attend, verify))
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -47,16 +48,18 @@ def by_user_edges(
     first ``count`` of the gates are those of edges, by default all.
     """
 
-    # One place more, open, for the layer's own self-loops (-1): they are never gated.
-    padded = torch.cat([gates, gates.new_ones(len(gates), 1)], 1)
+    @cache
+    def padded() -> Tensor:
+        """One place more, open, for the layer's own self-loops (-1): they are never gated."""
+        return torch.cat([gates, gates.new_ones(len(gates), 1)], 1)
 
     def answer(site: int, edges: Tensor | None) -> tuple[Tensor, Tensor]:
-        row, baseline = padded[site], baselines[site]
+        baseline = baselines[site]
         if edges is None and count is not None and count < gates.shape[1]:
-            edges = torch.arange(count, device=row.device)
+            edges = torch.arange(count, device=gates.device)
         if graph_of_edge is not None and baseline.dim() > 1:
             baseline = baseline[graph_of_edge if edges is None else graph_of_edge[edges]]
-        return row[:-1] if edges is None else row.take(edges), baseline
+        return gates[site] if edges is None else padded()[site].take(edges), baseline
 
     return Mask(lambda call: answer(call.site, call.edges), lambda site: answer(site, None), exchange=exchange)
 

@@ -52,6 +52,7 @@ class Subject:
     types: Types | None = None  #: node and edge types of heterogeneous data, known with the sites
     precision: str | None = None  #: "bf16" runs the model under autocast
     heads: str = "each"  #: how attention is gated; see `attention.HEADS`
+    leaky_keys: bool = False  #: of attention: nothing stands in for the logit of a dropped pair
     rows: Rows | None = None  #: the rows of the output that are asked about; None for all
     features: FeatureTap | None = None  #: input features that are gated too
 
@@ -79,7 +80,8 @@ class Subject:
         self, visit: Visit | Mask, edges: Tensor | EdgeMap | None = None, *, recompute: bool = False
     ) -> AbstractContextManager[Tap]:
         """Inside, messages are seen or replaced; see `capture.tap`."""
-        options: dict[str, Any] = {"recompute": recompute, "heads": self.heads, "features": self.features}
+        options: dict[str, Any] = {"recompute": recompute, "heads": self.heads, "leaky_keys": self.leaky_keys}
+        options["features"] = self.features
         return capture.tap(self.model, visit, edges, self.sites, **options)
 
     @cached_property

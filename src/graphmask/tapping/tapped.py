@@ -28,12 +28,18 @@ class Tap:
     """
 
     def __init__(
-        self, visit: Visit | Mask, edge_map: EdgeMap, sites: tuple[Site, ...] | None, heads: str = "each"
+        self,
+        visit: Visit | Mask,
+        edge_map: EdgeMap,
+        sites: tuple[Site, ...] | None,
+        heads: str = "each",
+        leaky_keys: bool = False,
     ) -> None:
         self.visit = visit
         self.mask = visit if isinstance(visit, Mask) else None
         self.where = Locator(edge_map, sites)
         self.heads = next((site.heads for site in sites or () if site.heads), heads)
+        self.leaky_keys = leaky_keys
         self.live = True
         self.asleep = False  # a layer runs for another reason than the model's forward
         #: The thread of the layer that is computing messages now, and what its softmaxes are to compare.
@@ -68,7 +74,8 @@ class Tap:
             width = messages.rows().shape[1] if messages.matrix is None else messages.matrix.messages.shape[-1]
             logits = 0 if messages.logits is None else math.prod(messages.logits.shape[1:])
             if messages.attended is not None:
-                logits, site = messages.attended.heads, replace(site, heads=self.heads)
+                logits = 0 if self.leaky_keys else messages.attended.heads
+                site = replace(site, heads=self.heads)
             stand_in = replace(site.stand_in, message=width, logits=max(site.stand_in.logits, logits))
             self.sites[messages.site] = replace(site, stand_in=stand_in)
         assert not isinstance(self.visit, Mask)
@@ -156,7 +163,9 @@ class Tap:
         stand_in = self.sites[site].stand_in
         if baseline.dim() > 1:
             baseline = pairs.per_sequence(baseline)
-        constant = stand_in.logits_of(baseline) if self.mask.logits is None else self.mask.logits(site)
+        constant = None  # leaky: logits stay as they are
+        if stand_in.logits:
+            constant = stand_in.logits_of(baseline) if self.mask.logits is None else self.mask.logits(site)
         size = (attention.heads, attention.value.shape[-1])
         answer = pairs.spread(gate), stand_in.message_of(baseline).unflatten(-1, size), constant
         if self.mask.exchange is not None:
