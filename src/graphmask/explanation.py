@@ -14,7 +14,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.graphs import retained_paths
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.retained_paths import Hop
-from graphmask.graphs.sites import Site
+from graphmask.graphs.sites import Site, titles
 
 if TYPE_CHECKING:
     import networkx
@@ -102,6 +102,11 @@ class Explanation(Retained):
     def sites(self) -> tuple[str, ...]:
         """Names of the places where messages flow, input side first."""
         return tuple(site.name for site in self.structure)
+
+    @property
+    def site_titles(self) -> tuple[str, ...]:
+        """The sites by names for people, such as ``conv1 (GCNConv)``: see `graphmask.graphs.sites.titles`."""
+        return titles(self.structure)
 
     @property
     def faithful(self) -> bool:
@@ -192,8 +197,8 @@ class Explanation(Retained):
         return graph
 
     def to_pandas(self, node_labels: Sequence[str] | None = None) -> pandas.DataFrame:
-        """One row per edge and layer: ``layer``, ``site``, ``edge``, its ends by number and name as the message runs,
-        ``type`` where edges have any, ``carried``, ``kept`` and ``score``."""
+        """One row per edge and layer: ``layer``, ``site`` and its name for people, ``edge``, its ends by number and
+        name as the message runs, ``type`` where edges have any, ``carried``, ``kept`` and ``score``."""
         return hooks.report("frames.to_pandas")(self, node_labels)
 
     def to_polars(self, node_labels: Sequence[str] | None = None) -> polars.DataFrame:

@@ -178,7 +178,7 @@ class HeteroExplanation(Explanation):
         structure = tuple(
             sites[0]
             if len(sites) == 1
-            else Site(sites[0].layer, sites[0].layer, (0,), sites[0].reverse, (_joined(sites),))
+            else Site(sites[0].layer, sites[0].layer, (0,), sites[0].reverse, (_joined(sites),), kind=_kinds(sites))
             for sites in members
         )
 
@@ -234,6 +234,11 @@ def read(*, info: dict[str, Any], **values: Any) -> HeteroExplanation:
     kinds = tuple((a, r, b) for a, r, b in types["edge_types"])
     own = {key: value for key, value in info.items() if key != NOTES}
     return HeteroExplanation(**values, info=own, num_nodes_dict=types["num_nodes"], edge_types=kinds)
+
+
+def _kinds(sites: Sequence[Site]) -> str:
+    """The class of their modules; several where they differ."""
+    return ", ".join(dict.fromkeys(site.kind for site in sites if site.kind))
 
 
 def _joined(sites: Sequence[Site]) -> tuple[EdgeType, ...]:

@@ -40,6 +40,12 @@ class History:
     tolerance: float = 0.0
     sites: tuple[str, ...] = ()
     frontier: list[Candidate] = field(default_factory=list)  #: all states that were measured, for other tolerances
+    titles: tuple[str, ...] = ()  #: the sites by names for people, such as ``conv1 (GCNConv)``
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sites by the names to show; histories of older files have their exact names only."""
+        return self.titles or self.sites
 
     @property
     def outcome(self) -> str:
@@ -63,7 +69,7 @@ class History:
         if self.verdict is None:
             return "GraphMask: not fitted yet."
         verdict = self.verdict
-        kept = ", ".join(f"{name} {share:.1%}" for name, share in zip(self.sites, verdict.retained, strict=False))
+        kept = ", ".join(f"{name} {share:.1%}" for name, share in zip(self.names, verdict.retained, strict=False))
         lines = [
             f"GraphMask: {self.steps:,} steps in {self.seconds:.0f} s.",
             f"Kept: {verdict.share:.1%} of the messages ({kept}).",

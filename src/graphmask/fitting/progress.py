@@ -14,7 +14,7 @@ EVERY = 10
 class Progress:
     def __init__(self, training: Training, *, enabled: bool) -> None:
         self.bar = bar("GraphMask", enabled=enabled)
-        self.names = [site.name for site in training.probe.sites]
+        self.names = training.history.names
         self.task = self.bar.add_task("", total=training.steps, completed=training.step)
         self.seen = training.step
         self.verdicts = len(training.history.epochs)

@@ -84,6 +84,7 @@ def example(
         asked=tuple(shown.asked),
         whole=whole,
         class_names=_class_names(explanation),
+        titles=explanation.site_titles,
     )
     return replace(made, paths=_paths(explanation, made))
 

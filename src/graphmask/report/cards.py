@@ -134,7 +134,7 @@ def _data(
         # The drawing's order from top to bottom keeps lines short; small graphs keep their own (say, of words).
         rows = sorted(nodes, key=lambda v: (place.positions[v][1], place.positions[v][0], v))
     data: dict[str, Any] = {
-        "sites": example.sites,
+        "sites": example.names,
         "box": [place.width, place.height, place.radius, place.columns],
         "nodes": [[v, *place.positions[v], labels[v], place.loop_angles.get(v, 0)] for v in nodes],
         "names": {v: labels[v] for v in sorted({v for e in every for v in example.edges[e]} - set(nodes))},

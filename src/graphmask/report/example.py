@@ -76,6 +76,7 @@ class Example:
     asked: tuple[int, ...] = ()  # nodes that the explanation is about; none where it is about the graph
     whole: Whole | None = None  # None where this is all of it
     class_names: tuple[str, ...] = ()  # of the outputs, where there is one row of them
+    titles: tuple[str, ...] = ()  # [L] the sites by names for people; without, their exact names are shown
 
     def __post_init__(self) -> None:
         grids: dict[str, list[Any] | None] = {"kept": self.kept, "scores": self.scores, "gated": self.gated}
@@ -94,6 +95,7 @@ class Example:
             (self.node_labels, "node_labels", self.num_nodes),
             (self.tokens, "tokens", self.num_nodes),
             (self.reverse or None, "values of reverse", len(self.sites)),
+            (self.titles or None, "titles", len(self.sites)),
         )
         for labels, name, size in sizes:
             if labels is not None and len(labels) != size:
@@ -105,6 +107,11 @@ class Example:
             raise GraphMaskError(f"Expected a predicate among {len(words)} tokens, got {self.predicate}.")
         if self.question is not None and len(self.question.mentions) > self.num_nodes:
             raise GraphMaskError(f"Expected at most {self.num_nodes} mentions, got {len(self.question.mentions)}.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """[L] the sites as a reader sees them."""
+        return self.titles or self.sites
 
     def state(self, site: int, edge: int) -> int:
         if not self.gated[site][edge]:

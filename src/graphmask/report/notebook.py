@@ -24,7 +24,7 @@ def card(explanation: Explanation) -> str:
     rows = "".join(
         _bar(name, int(k), int(c))
         for name, k, c in list(
-            zip(explanation.sites, explanation.kept.sum(1), explanation.carried.sum(1), strict=True)
+            zip(explanation.site_titles, explanation.kept.sum(1), explanation.carried.sum(1), strict=True)
         )[:LAYERS]
     )
     more = len(explanation.sites) - LAYERS

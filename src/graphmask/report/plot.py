@@ -36,8 +36,9 @@ def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
 def layer_number(explanation: Explanation, layer: int | str) -> int:
     """Of a layer by number (from the end if negative) or by name."""
     names = explanation.sites
-    if isinstance(layer, str) and layer in names:
-        return names.index(layer)
+    for known in (names, explanation.site_titles):
+        if isinstance(layer, str) and layer in known:
+            return known.index(layer)
     if not isinstance(layer, str) and -len(names) <= layer < len(names):
         return int(layer) % len(names)
     raise GraphMaskError(f"Expected a layer among {', '.join(names)}, or 0 to {len(names) - 1}, got {layer!r}.")
@@ -78,7 +79,7 @@ def plot(
 def _title(explanation: Explanation, shown: part.Part, layer: int | None) -> str:
     rows = slice(None) if layer is None else slice(layer, layer + 1)
     kept, carried = int(explanation.kept[rows].sum()), int(explanation.carried[rows].sum())
-    where = "" if layer is None else f" at {explanation.sites[layer]}"
+    where = "" if layer is None else f" at {explanation.site_titles[layer]}"
     lines = [f"{kept:,} of {carried:,} messages kept{where}", explanation.certificate]
     if heading := metadata.heading(explanation):
         lines.insert(0, heading)
@@ -94,7 +95,7 @@ def _edges(ax: Axes, some: Explanation, place: Any, layer: int | None) -> list[A
     """Draws them; returns what the legend needs. Colours tell which layers keep an edge or, of one layer, its type."""
     from matplotlib.lines import Line2D
 
-    kinds = metadata.read(some).edge_labels
+    kinds, titles = metadata.read(some).edge_labels, some.site_titles
     sites = range(len(some.sites)) if layer is None else [layer]
     groups: dict[str, str] = {}
     dropped = False
@@ -102,7 +103,7 @@ def _edges(ax: Axes, some: Explanation, place: Any, layer: int | None) -> list[A
     for edge in range(some.edge_index.shape[1]):
         by = [site for site in sites if bool(some.kept[site, edge])]
         if by:
-            name = kinds[edge] if layer is not None and kinds else " and ".join(some.sites[site] for site in by)
+            name = kinds[edge] if layer is not None and kinds else " and ".join(titles[site] for site in by)
             fates.append((edge, by, name))
         elif any(bool(some.carried[site, edge]) for site in sites):
             fates.append((edge, [], ""))
@@ -149,7 +150,7 @@ def plot_history(history: History, ax: Axes | None = None) -> Axes:
     ax = axes(ax, (6.4, 3.8))
     at = list(range(1, len(history.epochs) + 1))
     for site, shares in enumerate(zip(*(epoch.verdict.retained for epoch in history.epochs), strict=True)):
-        name = history.sites[site] if site < len(history.sites) else f"layer {site}"
+        name = history.names[site] if site < len(history.names) else f"layer {site}"
         (line,) = ax.plot(at, shares, color=PALETTE[site % len(PALETTE)], marker=MARKERS[site % len(MARKERS)], ms=4)
         line.set_label(f"kept, {name}")
     ax.set_ylim(0, 1.02)

@@ -90,7 +90,8 @@ def tap(
     With ``recompute`` PyG layers keep nothing for the backward pass, and run again in it. ``heads`` says how attention
     is gated where sites are discovered.
     """
-    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites, heads)
+    edges = edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index)
+    state = Tap(visit, edges, sites, heads, _kinds(model) if sites is None else None)
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
     switched: list[tuple[Any, str, Any]] = []
     others = ExitStack()
@@ -118,6 +119,16 @@ def tap(
         for handle in handles:
             handle.remove()
         _switch_back(switched)
+
+
+def _kinds(model: nn.Module) -> dict[str, str]:
+    """The class of every module by its name; of a tap, the class of the module that it lies in."""
+    modules = dict(model.named_modules())
+    found = {}
+    for name, module in modules.items():
+        tap = isinstance(module, (MessageTap, AdjacencyTap, AttentionTap))
+        found[name or "model"] = type(modules[name.rpartition(".")[0]] if tap else module).__name__
+    return found
 
 
 _ABSENT = object()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -27,11 +27,16 @@ class Tap:
     """
 
     def __init__(
-        self, visit: Visit | Mask, edge_map: EdgeMap, sites: tuple[Site, ...] | None, heads: str = "each"
+        self,
+        visit: Visit | Mask,
+        edge_map: EdgeMap,
+        sites: tuple[Site, ...] | None,
+        heads: str = "each",
+        kinds: Mapping[str, str] | None = None,
     ) -> None:
         self.visit = visit
         self.mask = visit if isinstance(visit, Mask) else None
-        self.where = Locator(edge_map, sites)
+        self.where = Locator(edge_map, sites, kinds)
         self.heads = next((site.heads for site in sites or () if site.heads), heads)
         self.live = True
         self.asleep = False  # a layer runs for another reason than the model's forward
