@@ -206,7 +206,11 @@ class Explanation(Retained):
         return hooks.report("frames.to_polars")(self, node_labels)
 
     def plot(
-        self, ax: Axes | None = None, layer: int | str | None = None, node_labels: Sequence[str] | None = None
+        self,
+        ax: Axes | None = None,
+        layer: int | str | None = None,
+        node_labels: Sequence[str] | None = None,
+        molecule: Any = None,
     ) -> Axes:
         """Draw the graph with matplotlib and return the axes: kept edges whole, dropped ones dotted.
 
@@ -215,11 +219,14 @@ class Explanation(Retained):
             layer: number or name of one layer, whose edges are coloured by type. By default all layers are drawn
                 together, and colours tell which of them keep an edge.
             node_labels: one text per node; by default as in ``info``, else numbers.
+            molecule: a SMILES or an RDKit ``Mol`` whose atoms are the nodes, in their order: the graph is drawn as the
+                molecule, with its bonds behind the edges. By default the SMILES in ``info["smiles"]``, where RDKit
+                (``pip install graphmask[chem]``) is installed.
 
         Of a graph with more than 200 edges only kept ones are drawn, 300 at most: those on paths to the nodes that
         `index` asked about first, then by score. The title says so.
         """
-        return hooks.report("plot.plot")(self, ax, layer, node_labels)
+        return hooks.report("plot.plot")(self, ax, layer, node_labels, molecule)
 
     def to_html(
         self,

@@ -30,9 +30,17 @@ TYPE_NAMES = "edge_type_names"
 
 
 def notes(batch: Any, count: int) -> list[dict[str, Any]]:
-    """What the explanations of a batch's graphs say of types that were once there, one dictionary per graph."""
+    """What a batch says of its graphs: types that were once there, and molecules; one dictionary per graph."""
     names = getattr(batch, "_edge_type_names", None)  # of HeteroData.to_homogeneous()
-    return [{} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(count)]
+    found: list[dict[str, Any]] = [
+        {} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(count)
+    ]
+    smiles = getattr(batch, "smiles", None)  # of torch_geometric.utils.from_smiles()
+    texts = [smiles] if isinstance(smiles, str) else smiles
+    if isinstance(texts, list) and len(texts) == count and all(isinstance(text, str) for text in texts):
+        for own, text in zip(found, texts, strict=True):
+            own["smiles"] = text
+    return found
 
 
 def nodes_by_type(batch: Any, split: Split) -> list[dict[str, int]]:

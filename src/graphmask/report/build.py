@@ -15,6 +15,7 @@ from graphmask.graphs import retained_paths
 from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import cards as limits
 from graphmask.report import metadata, overview, part, question_drawing
+from graphmask.report import molecule as molecules
 from graphmask.report.cards import LONGEST_SENTENCE, OUTPUT_VALUES
 from graphmask.report.example import Example, Table, Whole, as_table
 from graphmask.report.gallery import Gallery, Totals
@@ -51,7 +52,8 @@ def example(
         gold = None if whole.gold is None else whole.gold
     all_of_it, explanation = explanation, shown.explanation
     found = metadata.read(explanation, type_names)
-    nodes = found.node_labels if node_labels is None else [str(label) for label in node_labels]
+    drawn = molecules.of(explanation, notes=found.notes)
+    nodes = molecules.names(found.node_labels, drawn) if node_labels is None else [str(label) for label in node_labels]
     edges = found.edge_labels if edge_labels is None else [str(label) for label in edge_labels]
     made = Example(
         title=title if title is not None else heading or "Graph",
@@ -85,6 +87,7 @@ def example(
         whole=whole,
         class_names=_class_names(explanation),
         titles=explanation.site_titles,
+        molecule=drawn,
     )
     return replace(made, paths=_paths(explanation, made))
 

@@ -11,6 +11,7 @@ from typing import Any
 from graphmask.errors import GraphMaskError
 from graphmask.report import question as questions
 from graphmask.report import sentence
+from graphmask.report.molecule import Molecule
 
 #: What an edge does at a site.
 KEPT, DROPPED, SILENT = 2, 1, 0
@@ -76,6 +77,7 @@ class Example:
     asked: tuple[int, ...] = ()  # nodes that the explanation is about; none where it is about the graph
     whole: Whole | None = None  # None where this is all of it
     class_names: tuple[str, ...] = ()  # of the outputs, where there is one row of them
+    molecule: Molecule | None = None  # atom i is node i: the graph is drawn as chemists draw it
     titles: tuple[str, ...] = ()  # [L] the sites by names for people; without, their exact names are shown
 
     def __post_init__(self) -> None:
@@ -96,6 +98,7 @@ class Example:
             (self.tokens, "tokens", self.num_nodes),
             (self.reverse or None, "values of reverse", len(self.sites)),
             (self.titles or None, "titles", len(self.sites)),
+            (None if self.molecule is None else self.molecule.symbols, "atoms", self.num_nodes),
         )
         for labels, name, size in sizes:
             if labels is not None and len(labels) != size:

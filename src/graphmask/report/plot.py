@@ -10,8 +10,10 @@ from graphmask.explanation import Explanation
 from graphmask.fitting.history import History
 from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import metadata, part
+from graphmask.report import molecule as molecules
 from graphmask.report.figures import DASHES, MARKERS, PALETTE, arrow
 from graphmask.report.layout import layout
+from graphmask.report.molecule import Molecule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,20 +51,27 @@ def plot(
     ax: Axes | None = None,
     layer: int | str | None = None,
     node_labels: Sequence[str] | None = None,
+    molecule: Any = None,
 ) -> Axes:
     """See `Explanation.plot`."""
-    labels = metadata.labels(explanation, node_labels).nodes
+    drawn = molecules.of(explanation, molecule)
+    labels = molecules.names(metadata.labels(explanation, node_labels).nodes, drawn)
     if isinstance(explanation, HeteroExplanation):
         explanation = explanation.by_layer()
     at = None if layer is None else layer_number(explanation, layer)
     ax = axes(ax, (6.4, 5.2))
-    shown = part.of(explanation, all_up_to=ALL_EDGES_UP_TO, at_most=AT_MOST)
+    limit = ALL_EDGES_UP_TO if drawn is None else explanation.edge_index.shape[1]
+    shown = part.of(explanation, all_up_to=limit, at_most=AT_MOST)
     some = shown.explanation
     names = [labels[number] if labels else str(number) for number in shown.nodes]
     edges = [(int(u), int(v)) for u, v in some.edge_index.t().tolist()]
-    place = layout(range(some.num_nodes), edges, max(map(len, names), default=1))
+    if drawn is None:
+        place = layout(range(some.num_nodes), edges, max(map(len, names), default=1))
+    else:
+        place = drawn.layout(edges)
+        _bonds(ax, drawn)
     handles = _edges(ax, some, place, at)
-    _nodes(ax, place, names, shown.asked, at_most=NAMED_NODES)
+    _nodes(ax, place, names, shown.asked, at_most=NAMED_NODES, inside=drawn is not None)
     ax.set_axis_off()
     ax.set_aspect("equal")
     ax.invert_yaxis()
@@ -119,11 +128,21 @@ def _edges(ax: Axes, some: Explanation, place: Any, layer: int | None) -> list[A
     return handles
 
 
-def _nodes(ax: Axes, place: Any, names: Sequence[str], asked: Sequence[int], at_most: int) -> None:
+def _bonds(ax: Axes, molecule: Molecule) -> None:
+    """The molecule itself, behind what is kept of it."""
+    for number, (x0, y0, x1, y1, dashed) in enumerate(molecule.lines()):
+        (line,) = ax.plot([x0, x1], [y0, y1], color="#8a8f96", lw=1.1, ls=(0, (4, 3)) if dashed else "-", zorder=0.5)
+        line.set_gid(f"bond-{number}")
+
+
+def _nodes(
+    ax: Axes, place: Any, names: Sequence[str], asked: Sequence[int], at_most: int, inside: bool = False
+) -> None:
+    """Circles with names below them, or ``inside`` them where they are symbols of atoms."""
     if not names:
         return
     xs, ys = zip(*(place.positions[node] for node in range(len(names))), strict=True)
-    size = 60 if len(names) <= 30 else 30 if len(names) <= 80 else 12
+    size = 170 if inside else 60 if len(names) <= 30 else 30 if len(names) <= 80 else 12
     ax.scatter(xs, ys, s=size, c="white", edgecolors="#555555", zorder=3)
     for node in asked:
         marked = ax.scatter(
@@ -131,7 +150,9 @@ def _nodes(ax: Axes, place: Any, names: Sequence[str], asked: Sequence[int], at_
         )
         marked.set_gid(f"asked-{node}")
     for node, name in enumerate(names):
-        if len(names) <= at_most or node in asked:
+        if inside:
+            ax.annotate(name, (xs[node], ys[node]), fontsize=7.5, ha="center", va="center", zorder=5, parse_math=False)
+        elif len(names) <= at_most or node in asked:
             # In columns, names of the first and the last stand beside their nodes: below, they would touch.
             side = ("right", -7) if place.columns and xs[node] == min(xs) else ("left", 7)
             beside = place.columns and xs[node] in (min(xs), max(xs))
