@@ -65,6 +65,7 @@ SLOW = {
     "test_holds.py",
     "test_import.py",
     "test_moved.py",
+    "test_notebooks.py::test_it_runs",
     "test_repair.py",
 }
 
