@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from graphmask.experiments.bench import core, scale
+from graphmask.experiments.bench import core, pages, scale
 from graphmask.experiments.bench.memory import peak_bytes
 from graphmask.fitting.training import LOGITS_EVERY
 
@@ -73,3 +75,28 @@ def test_scale_has_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert optimised > amortised > 0
     assert [row[0] for row in scale.rows(found)] == ["GCN, 1e3"]
     assert [row[0] for row in scale.peer_rows(found)] == ["GNNExplainer, 1e3", "PGExplainer, 1e3"]
+
+
+def test_pages_grow_as_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that counts edges and a half, growth is exactly one and the least of the rounds counts."""
+    assert pages.sizes(1000) == [1000]
+    assert pages.sizes(1_000_000) == [1000, 10_000, 100_000, 1_000_000]
+    clock, calls = [0.0], [0]
+
+    def write(self: pages.Explanation, path: Path) -> Path:
+        calls[0] += 1
+        edges = self.edge_index.shape[1]
+        clock[0] += edges * (0.5 if calls[0] % 2 else 0.75)
+        path.write_bytes(b"x" * (edges // 10))
+        return path
+
+    monkeypatch.setattr(pages.Explanation, "to_html", write)
+    monkeypatch.setattr(pages.time, "process_time", lambda: clock[0])
+    found = pages.measure(10_000, rounds=2, progress=False)
+    assert [row["graph"] for row in found["sizes"]] == [
+        {"cpu_seconds": 500.0, "bytes": 100}, {"cpu_seconds": 5000.0, "bytes": 1000},
+    ]  # fmt: skip
+    assert found["growth"] == [{"graph": 1.0, "node": 1.0}]
+    header, table = pages.rows(found)
+    assert len(header) == len(table[0]) == 7
+    assert table[1][3] == "1.00"

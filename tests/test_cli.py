@@ -137,6 +137,7 @@ def test_every_command_has_help() -> None:
         ["bench", "gold"],
         ["bench", "ablation"],
         ["bench", "store"],
+        ["bench", "pages"],
         ["compare"],
         ["analyse"],
     ):

@@ -12,7 +12,8 @@ from graphmask.errors import GraphMaskError
 
 app = typer.Typer(
     help="Measure: cost (core, scale, transformer), gold over seeds (gold), parts of the recipe (ablation), memory "
-    "(store, matrix), other explainers (leaderboard), models that nobody tuned for (battery).",
+    "(store, matrix), other explainers (leaderboard), models that nobody tuned for (battery), pages of large graphs "
+    "(pages).",
     no_args_is_help=True,
 )
 
@@ -150,6 +151,21 @@ def store(
 
 
 SHARES = ("over_bound", "step_over_bound", "over_naive")
+
+
+@app.command("pages")
+def pages(
+    json: Json = None,
+    seed: Seed = 0,
+    largest: Annotated[float, typer.Option(help="Largest number of edges.")] = 1e6,
+    rounds: Annotated[int, typer.Option(help="Pages of each kind; the least time counts.")] = 3,
+) -> None:
+    """CPU seconds and size of `to_html` from 1,000 edges upwards, for a graph and for one node of it."""
+    from graphmask.experiments.bench.pages import measure, rows
+
+    figures = measure(int(largest), seed, rounds=rounds)
+    show("pages of random graphs, two layers, three messages of ten kept", *rows(figures))
+    write_json(json, figures)
 
 
 @app.command("matrix")
