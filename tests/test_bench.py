@@ -91,7 +91,7 @@ def test_pages_grow_as_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> Non
         return path
 
     monkeypatch.setattr(pages.Explanation, "to_html", write)
-    monkeypatch.setattr(pages.time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(pages.time, "thread_time", lambda: clock[0])
     found = pages.measure(10_000, rounds=2, progress=False)
     assert [row["graph"] for row in found["sizes"]] == [
         {"cpu_seconds": 500.0, "bytes": 100}, {"cpu_seconds": 5000.0, "bytes": 1000},

@@ -9,6 +9,7 @@ import typer
 
 from graphmask.cli.common import Json, Seed, console, show, write_json
 from graphmask.errors import GraphMaskError
+from graphmask.experiments.settings import KNOWN
 
 app = typer.Typer(
     help="Measure: cost (core, scale, transformer), gold over seeds (gold), parts of the recipe (ablation), memory "
@@ -82,7 +83,7 @@ def gold(
     json: Json = None,
     seeds: Annotated[int, typer.Option(help="Seeds per task.")] = 20,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "star,relay",
+    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = ",".join(KNOWN),
     recipe: Annotated[str, typer.Option(help="noisy or paper.")] = "noisy",
 ) -> None:
     """Agreement with gold, seed by seed, and whether the gold is right for each model."""
@@ -101,7 +102,7 @@ def ablation(
     seeds: Annotated[int, typer.Option(help="Seeds per variant.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Also write the table as Markdown.")] = None,
 ) -> None:
-    """The recipe with one part changed at a time, and the paper's, on both tasks."""
+    """The recipe with one part changed at a time, and the paper's, on all tasks with a known answer."""
     from graphmask.experiments.bench.ablation import markdown, measure, rows
 
     figures = measure(seeds)

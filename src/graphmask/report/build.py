@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphmask.bars import through
 from graphmask.explanation import Explanation
 from graphmask.graphs import retained_paths
 from graphmask.hetero_explanation import HeteroExplanation
@@ -208,18 +209,20 @@ def write_report(
     type_names: Mapping[int, str] | Sequence[str] | None = None,
     analysed: Mapping[str, Any] | None = None,
     gold: Table | None = None,
+    progress: bool = False,
 ) -> Path:
     """One self-contained HTML file about any number of explanations, which are read once and not held.
 
     The verdict and the figures are over all of them, the gallery shows at most ``examples``: wrong predictions,
     the largest divergences, the most and the least retained, and others drawn evenly. ``tables`` become sections
     (see :func:`as_table`), ``analysed`` is what `graphmask analyse` found, by name, and ``gold`` the comparison with
-    the known answer: charts where there are charts for it, else tables below the examples.
+    the known answer: charts where there are charts for it, else tables below the examples. With ``progress`` there are
+    bars, one while explanations are read and one while examples are drawn.
     Names and tokens come from each explanation's ``info`` (see :mod:`graphmask.report.metadata`).
     """
     sections = [as_table(table) for table in tables]
     totals, gallery = Totals(), Gallery(examples)
-    for explanation in explanations:
+    for explanation in through(explanations, "explanations", enabled=progress):
         totals.add(explanation)
         gallery.add(explanation)
     cards = [
@@ -229,7 +232,7 @@ def write_report(
             notes=[f"Shown for {', '.join(chosen.reasons)}."] if chosen.reasons else (),
             type_names=type_names,
         )
-        for chosen in gallery.chosen()
+        for chosen in through(gallery.chosen(), "examples", enabled=progress)
     ]
     remark = ""
     if len(cards) < totals.count:
