@@ -47,8 +47,8 @@ docs: $(VENV)/installed-dev
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/docs
 
 lint: $(VENV)/installed-dev
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples docs
+	$(BIN)/ruff format --check src tests examples docs README.md CONTRIBUTING.md CHANGELOG.md
 	$(BIN)/mypy
 
 $(VENV)/pip:
