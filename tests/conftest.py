@@ -36,6 +36,7 @@ SLOW = {
     "methods/test_erasure_search.py::test_greedy_search_of_a_regression",
     "methods/test_erasure_search.py::test_many_candidates_of_one_graph_at_once_or_one_of_many_graphs",
     "methods/test_laws.py",
+    "report/test_accessible.py",
     "report/test_browser.py",
     "report/test_browser_question.py",
     "report/test_browser_sentence.py",
