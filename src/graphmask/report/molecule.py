@@ -85,16 +85,13 @@ def read(molecule: Any, nodes: int) -> Molecule:
     """Atoms in their order; a SMILES whose hydrogens are nodes gets them. Raises where that does not give the nodes."""
     if not installed():
         raise GraphMaskError("Expected RDKit for drawings of molecules, found none. Try: pip install graphmask[chem]")
-    from rdkit import Chem, RDLogger
+    from rdkit import Chem, rdBase
     from rdkit.Chem import rdDepictor
 
     if isinstance(molecule, str):
         text = molecule
-        RDLogger.DisableLog("rdApp.*")  # what it would print, the error says
-        try:
+        with rdBase.BlockLogs():  # what it would print, the error says
             molecule = Chem.MolFromSmiles(text)
-        finally:
-            RDLogger.EnableLog("rdApp.*")
         if molecule is None:
             raise GraphMaskError(f"Expected a SMILES, got {text!r}, which RDKit cannot read.")
     elif not isinstance(molecule, Chem.Mol):
