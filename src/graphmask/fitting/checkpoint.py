@@ -40,6 +40,7 @@ def history_from_json(value: dict[str, Any]) -> History:
         tuple(value["sites"]),
         [candidate(found) for found in value["frontier"]],
         tuple(value.get("titles", ())),
+        tuple(value.get("unseen", ())),
     )
 
 

@@ -41,6 +41,7 @@ class History:
     sites: tuple[str, ...] = ()
     frontier: list[Candidate] = field(default_factory=list)  #: all states that were measured, for other tolerances
     titles: tuple[str, ...] = ()  #: the sites by names for people, such as ``conv1 (GCNConv)``
+    unseen: tuple[str, ...] = ()  #: modules that exchange values between nodes but are no site: see `capture.unseen`
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,7 +78,18 @@ class History:
             f"{self.tolerance:.3g}; {verdict.within:.0%} of the rows are within tolerance, "
             f"{verdict.flips:.1%} change their prediction.",
         ]
-        return "\n".join([*lines, *filter(None, [self.advice()])])
+        return "\n".join([*lines, *filter(None, [self.not_seen, self.advice()])])
+
+    @property
+    def not_seen(self) -> str:
+        """A sentence on modules whose messages are not seen; empty where there are none."""
+        if not self.unseen:
+            return ""
+        more = f" and {len(self.unseen) - 5} more" if len(self.unseen) > 5 else ""
+        return (
+            f"Not seen: messages of {', '.join(self.unseen[:5])}{more}. They pass as they are and are not explained "
+            "(docs/other_models.md)."
+        )
 
     def advice(self) -> str:
         """What to do if the outcome says little; empty if it says something."""

@@ -29,6 +29,7 @@ from graphmask.gates.passes import Gated, Passes
 from graphmask.gates.probe import Probe
 from graphmask.graphs.sites import titles
 from graphmask.ops.kernels import LIMIT
+from graphmask.tapping.capture import unseen
 from graphmask.tapping.subject import Subject
 from graphmask.team import ALONE, Team
 
@@ -94,7 +95,10 @@ class Training:
         self.hard: list[float] = [0.0] * len(probe.sites)  # thresholds while settling
         self.rungs: list[dict[str, Tensor]] = []  # snapshots of the probe; in the end, the last state too
         self.history = History(
-            tolerance=tolerance, sites=tuple(site.name for site in probe.sites), titles=titles(probe.sites)
+            tolerance=tolerance,
+            sites=tuple(site.name for site in probe.sites),
+            titles=titles(probe.sites),
+            unseen=unseen(subject.model, probe.sites),
         )
 
     # Where in the schedule -----------------------------------------------------------------------------------

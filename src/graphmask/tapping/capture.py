@@ -7,7 +7,7 @@ taps (`taps.py`), so that everything else in the library (gates, masking, other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -119,6 +119,24 @@ def tap(
         for handle in handles:
             handle.remove()
         _switch_back(switched)
+
+
+def unseen(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
+    """Modules that exchange values between nodes, or could, at none of these sites; with their classes.
+
+    A layer of PyG or a tap that the model does not run, or that computes without sending messages; attention beside
+    layers that send along edges; and PyG's layers over dense adjacency matrices, which need an `AdjacencyTap`.
+    """
+    seen, kinds = {site.module for site in sites}, _kinds(model)
+    hooked = (MessagePassing, MessageTap, AdjacencyTap, AttentionTap, nn.MultiheadAttention)
+    found = []
+    for name, module in model.named_modules():
+        dense = type(module).__module__.startswith("torch_geometric.nn.dense") and kinds[name or "model"].endswith(
+            "Conv"
+        )
+        if (isinstance(module, hooked) or dense) and (name or "model") not in seen:
+            found.append(f"{name or 'model'} ({kinds[name or 'model']})")
+    return tuple(found)
 
 
 def _kinds(model: nn.Module) -> dict[str, str]:
