@@ -54,6 +54,7 @@ SLOW = {
     "tasks/test_star_graphs.py",
     "test_analyse.py",
     "test_any_task.py",
+    "test_bars.py::test_long_steps_of_commands_show_a_bar",
     "test_bench.py",
     "test_bench_store.py",
     "test_checkpoint.py",
@@ -68,6 +69,7 @@ SLOW = {
     "test_moved.py",
     "test_notebooks.py::test_it_runs",
     "test_repair.py",
+    "test_stranger.py",
 }
 
 
