@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphmask.experiments.bench import core, pages, scale
+from graphmask.experiments.bench import ablation, core, pages, scale
 from graphmask.experiments.bench.memory import peak_bytes
 from graphmask.fitting.training import LOGITS_EVERY
 
@@ -100,3 +100,19 @@ def test_pages_grow_as_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> Non
     header, table = pages.rows(found)
     assert len(header) == len(table[0]) == 7
     assert table[1][3] == "1.00"
+
+
+def test_the_ablation_table_has_the_tasks_and_layers_that_were_measured() -> None:
+    def run(*f1: float, feasible: bool = True) -> dict[str, object]:
+        return {"f1": list(f1), "divergence": 0.01, "flips": 0.0, "feasible": feasible}
+
+    one = {"star": [run(100.0), run(90.0)], "relay": [run(80.0, 60.0), run(70.0, 50.0, feasible=False)]}
+    header, table = ablation.rows({"seeds": 2, "variants": {"default": one, "paper": one}})
+    assert header == [
+        "variant", "star F1", "star divergence", "star feasible", "relay layer 1 F1", "relay layer 2 F1",
+        "relay divergence", "relay feasible",
+    ]  # fmt: skip
+    assert table[0] == [
+        "default", "90.0 (mean 95.0)", "0.0100", "2 of 2", "70.0 (mean 75.0)", "50.0 (mean 55.0)", "0.0100", "1 of 2",
+    ]  # fmt: skip
+    assert ablation.TASKS == ("star", "relay")
