@@ -51,8 +51,8 @@ tables: $(VENV)/installed
 	$(BIN)/graphmask bench tables
 
 lint: $(VENV)/installed-dev
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples docs
+	$(BIN)/ruff format --check src tests examples docs README.md CONTRIBUTING.md CHANGELOG.md
 	$(BIN)/mypy
 
 $(VENV)/pip:

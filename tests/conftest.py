@@ -36,6 +36,7 @@ SLOW = {
     "methods/test_erasure_search.py::test_greedy_search_of_a_regression",
     "methods/test_erasure_search.py::test_many_candidates_of_one_graph_at_once_or_one_of_many_graphs",
     "methods/test_laws.py",
+    "report/test_accessible.py",
     "report/test_browser.py",
     "report/test_browser_question.py",
     "report/test_browser_sentence.py",
@@ -53,6 +54,7 @@ SLOW = {
     "tasks/test_star_graphs.py",
     "test_analyse.py",
     "test_any_task.py",
+    "test_bars.py::test_long_steps_of_commands_show_a_bar",
     "test_bench.py",
     "test_bench_store.py",
     "test_checkpoint.py",
@@ -65,7 +67,9 @@ SLOW = {
     "test_holds.py",
     "test_import.py",
     "test_moved.py",
+    "test_notebooks.py::test_it_runs",
     "test_repair.py",
+    "test_stranger.py",
 }
 
 

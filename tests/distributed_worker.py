@@ -164,7 +164,7 @@ def command(folder: Path) -> None:
 
     runner.FIT, runner.VALIDATION, runner.TEST = 640, 100, 130
     training.RECIPES["noisy"] = training.Recipe(steps=10)
-    runner.train_model = lambda name, seed: (star_graphs.make(seed=seed).eval(), {"accuracy": 0.5})  # type: ignore[assignment]
+    runner.train_model = lambda name, seed, progress: (star_graphs.make(seed=seed).eval(), {"accuracy": 0.5})  # type: ignore[assignment]
     name = f"run{distributed.launched()}"
     sys.argv = ["graphmask", "run", "star", "--out", str(folder / name), "--json", str(folder / f"{name}.json")]
     if distributed.launched() == 1:

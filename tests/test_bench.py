@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from graphmask.experiments.bench import core, scale, small
+from graphmask.experiments.bench import ablation, core, pages, scale, small
 from graphmask.experiments.bench.memory import peak_bytes
 from graphmask.fitting.training import LOGITS_EVERY
 
@@ -85,3 +87,44 @@ def test_one_small_graph_is_of_the_size_that_is_told() -> None:
         assert cost["explain_ratio"] == pytest.approx(cost["explain_ms"] / cost["forward_ms"])
         assert cost["explain_ratio"] > 1.5  # two runs of the model, at least
         assert cost["fit_step_ratio"] > 0
+
+
+def test_pages_grow_as_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that counts edges and a half, growth is exactly one and the least of the rounds counts."""
+    assert pages.sizes(1000) == [1000]
+    assert pages.sizes(1_000_000) == [1000, 10_000, 100_000, 1_000_000]
+    clock, calls = [0.0], [0]
+
+    def write(self: pages.Explanation, path: Path) -> Path:
+        calls[0] += 1
+        edges = self.edge_index.shape[1]
+        clock[0] += edges * (0.5 if calls[0] % 2 else 0.75)
+        path.write_bytes(b"x" * (edges // 10))
+        return path
+
+    monkeypatch.setattr(pages.Explanation, "to_html", write)
+    monkeypatch.setattr(pages.time, "thread_time", lambda: clock[0])
+    found = pages.measure(10_000, rounds=2, progress=False)
+    assert [row["graph"] for row in found["sizes"]] == [
+        {"cpu_seconds": 500.0, "bytes": 100}, {"cpu_seconds": 5000.0, "bytes": 1000},
+    ]  # fmt: skip
+    assert found["growth"] == [{"graph": 1.0, "node": 1.0}]
+    header, table = pages.rows(found)
+    assert len(header) == len(table[0]) == 7
+    assert table[1][3] == "1.00"
+
+
+def test_the_ablation_table_has_the_tasks_and_layers_that_were_measured() -> None:
+    def run(*f1: float, feasible: bool = True) -> dict[str, object]:
+        return {"f1": list(f1), "divergence": 0.01, "flips": 0.0, "feasible": feasible}
+
+    one = {"star": [run(100.0), run(90.0)], "relay": [run(80.0, 60.0), run(70.0, 50.0, feasible=False)]}
+    header, table = ablation.rows({"seeds": 2, "variants": {"default": one, "paper": one}})
+    assert header == [
+        "variant", "star F1", "star divergence", "star feasible", "relay layer 1 F1", "relay layer 2 F1",
+        "relay divergence", "relay feasible",
+    ]  # fmt: skip
+    assert table[0] == [
+        "default", "90.0 (mean 95.0)", "0.0100", "2 of 2", "70.0 (mean 75.0)", "50.0 (mean 55.0)", "0.0100", "1 of 2",
+    ]  # fmt: skip
+    assert ablation.TASKS == ("star", "relay")

@@ -137,6 +137,7 @@ def test_every_command_has_help() -> None:
         ["bench", "gold"],
         ["bench", "ablation"],
         ["bench", "store"],
+        ["bench", "pages"],
         ["compare"],
         ["analyse"],
     ):
@@ -208,7 +209,7 @@ def test_a_run_that_was_stopped_goes_on_without_training_again(tmp_path: Path, m
     monkeypatch.setitem(recipe.RECIPES, "noisy", recipe.Recipe(steps=20))
     trained: list[int] = []
 
-    def train(name: str, seed: int) -> tuple[torch.nn.Module, dict[str, float]]:
+    def train(name: str, seed: int, progress: bool = False) -> tuple[torch.nn.Module, dict[str, float]]:
         trained.append(seed)
         return experiments.get(name).make(seed=seed).eval(), {"accuracy": 0.5, "train_cpu_seconds": 0.0}
 

@@ -39,3 +39,21 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     missing = [page for page in ALL if not (tmp_path / page).with_suffix(".html").exists()]
     assert not missing
+    _check_formulas(tmp_path)
+
+
+def _check_formulas(site: Path) -> None:
+    """Formulas are MathML, every one of them, and no page loads anything from elsewhere."""
+    pages = {page.relative_to(site).as_posix(): page.read_text() for page in site.rglob("*.html")}
+    for name, text in pages.items():
+        elsewhere = re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//[^"]*"', text)
+        elsewhere += re.findall(r'<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//[^"]*"', text)
+        assert not elsewhere, name
+        assert "MathJax" not in text, name
+    gate = pages["architecture.html"]
+    assert gate.count("<math ") == 3
+    assert "&#x003B3;" in gate or "\N{GREEK SMALL LETTER GAMMA}" in gate
+    assert pages["api.html"].count("<math ") >= 20
+    for name, text in pages.items():  # no LaTeX is left over inside a formula
+        for formula in re.findall(r"<math .*?</math>", text, re.S):
+            assert "\\" not in formula, (name, formula[:200])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+T = TypeVar("T")
 
 
 def bar(title: str = "", *, enabled: bool) -> Progress:
@@ -34,3 +36,12 @@ def steps(total: int, *, enabled: bool) -> Iterator[Callable[[str], None]]:
             begun += 1
 
         yield begin
+
+
+def through(items: Iterable[T], what: str, *, enabled: bool) -> Iterator[T]:
+    """The items one by one, with a bar of how many there were; of how many in all where they can be counted."""
+    with bar(enabled=enabled) as shown:
+        task = shown.add_task(what, total=len(items) if isinstance(items, Sized) else None)
+        for item in items:
+            yield item
+            shown.advance(task)

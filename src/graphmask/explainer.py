@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from graphmask.gates import hard_concrete
 from graphmask.gates.probe import Probe
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
-from graphmask.graphs.wrapped_batches import graphs_of
+from graphmask.graphs.wrapped_batches import Repeatable, graphs_of
 from graphmask.store import identity
 from graphmask.tapping import gradients
 from graphmask.tapping.features import FeatureTap, check_kind
@@ -170,8 +170,8 @@ class GraphMask(Method):
             whole, (loader, validation) = loader, divided(loader, validation, team.size * accumulate)
             if loader is not whole:
                 count = sum(1 for _ in loader)
-            again = _Repeatable(loader, self.seed)
-            held_out = None if validation is None else _Repeatable(validation, self.seed)
+            again = Repeatable(loader, self.seed)
+            held_out = None if validation is None else Repeatable(validation, self.seed)
             self.subject.freeze()
             training = self.begin(loader, epochs, count, team, accumulate)
             if path is not None:
@@ -251,7 +251,7 @@ class GraphMask(Method):
             training = Training(probe, self.subject, tolerance, self.recipe, self.seed, 1)
             training.rungs, training.step = self.rungs[:-1], training.steps
             training.hard = list(before.frontier[0].thresholds)  # not zero in files of earlier versions
-            training.finish(_Repeatable(validation, self.seed), None)
+            training.finish(Repeatable(validation, self.seed), None)
         found = replace(before, feasible=training.history.feasible, verdict=training.history.verdict)
         found.tolerance, found.frontier = tolerance, training.history.frontier
         if not found.feasible:
@@ -388,14 +388,3 @@ def _load(
     if any(not -1 <= one.rung < max(len(rungs) - 1, 0) for one in explainer.history.frontier):
         raise TypeError("states of its frontier that are not in it")
     return explainer
-
-
-class _Repeatable:
-    """A loader that gives the same batches in the same order every time, shuffled or not."""
-
-    def __init__(self, loader: Iterable[Any], seed: int) -> None:
-        self.loader, self.seed = loader, seed
-
-    def __iter__(self) -> Iterator[Any]:
-        torch.manual_seed(self.seed)
-        return iter(self.loader)

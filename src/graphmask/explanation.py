@@ -15,7 +15,7 @@ from graphmask.explained_features import Features
 from graphmask.graphs import retained_paths
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.retained_paths import Hop
-from graphmask.graphs.sites import Site
+from graphmask.graphs.sites import Site, titles
 from graphmask.words import first_of
 
 if TYPE_CHECKING:
@@ -117,6 +117,11 @@ class Explanation(Retained):
     def sites(self) -> tuple[str, ...]:
         """Names of the places where messages flow, input side first."""
         return tuple(site.name for site in self.structure)
+
+    @property
+    def site_titles(self) -> tuple[str, ...]:
+        """The sites by names for people, such as ``conv1 (GCNConv)``: see `graphmask.graphs.sites.titles`."""
+        return titles(self.structure)
 
     @property
     def faithful(self) -> bool:
@@ -226,8 +231,8 @@ class Explanation(Retained):
         return graph
 
     def to_pandas(self, node_labels: Sequence[str] | None = None) -> pandas.DataFrame:
-        """One row per edge and layer: ``layer``, ``site``, ``edge``, its ends by number and name as the message runs,
-        ``type`` where edges have any, ``carried``, ``kept`` and ``score``."""
+        """One row per edge and layer: ``layer``, ``site`` and its name for people, ``edge``, its ends by number and
+        name as the message runs, ``type`` where edges have any, ``carried``, ``kept`` and ``score``."""
         return hooks.report("frames.to_pandas")(self, node_labels)
 
     def to_polars(self, node_labels: Sequence[str] | None = None) -> polars.DataFrame:
@@ -235,7 +240,11 @@ class Explanation(Retained):
         return hooks.report("frames.to_polars")(self, node_labels)
 
     def plot(
-        self, ax: Axes | None = None, layer: int | str | None = None, node_labels: Sequence[str] | None = None
+        self,
+        ax: Axes | None = None,
+        layer: int | str | None = None,
+        node_labels: Sequence[str] | None = None,
+        molecule: Any = None,
     ) -> Axes:
         """Draw the graph with matplotlib and return the axes: kept edges whole, dropped ones dotted.
 
@@ -244,11 +253,14 @@ class Explanation(Retained):
             layer: number or name of one layer, whose edges are coloured by type. By default all layers are drawn
                 together, and colours tell which of them keep an edge.
             node_labels: one text per node; by default as in ``info``, else numbers.
+            molecule: a SMILES or an RDKit ``Mol`` whose atoms are the nodes, in their order: the graph is drawn as the
+                molecule, with its bonds behind the edges. By default the SMILES in ``info["smiles"]``, where RDKit
+                (``pip install graphmask[chem]``) is installed.
 
         Of a graph with more than 200 edges only kept ones are drawn, 300 at most: those on paths to the nodes that
         `index` asked about first, then by score. The title says so.
         """
-        return hooks.report("plot.plot")(self, ax, layer, node_labels)
+        return hooks.report("plot.plot")(self, ax, layer, node_labels, molecule)
 
     def to_html(
         self,

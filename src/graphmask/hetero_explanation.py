@@ -30,9 +30,17 @@ TYPE_NAMES = "edge_type_names"
 
 
 def notes(batch: Any, count: int) -> list[dict[str, Any]]:
-    """What the explanations of a batch's graphs say of types that were once there, one dictionary per graph."""
+    """What a batch says of its graphs: types that were once there, and molecules; one dictionary per graph."""
     names = getattr(batch, "_edge_type_names", None)  # of HeteroData.to_homogeneous()
-    return [{} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(count)]
+    found: list[dict[str, Any]] = [
+        {} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(count)
+    ]
+    smiles = getattr(batch, "smiles", None)  # of torch_geometric.utils.from_smiles()
+    texts = [smiles] if isinstance(smiles, str) else smiles
+    if isinstance(texts, list) and len(texts) == count and all(isinstance(text, str) for text in texts):
+        for own, text in zip(found, texts, strict=True):
+            own["smiles"] = text
+    return found
 
 
 def nodes_by_type(batch: Any, split: Split) -> list[dict[str, int]]:
@@ -178,7 +186,7 @@ class HeteroExplanation(Explanation):
         structure = tuple(
             sites[0]
             if len(sites) == 1
-            else Site(sites[0].layer, sites[0].layer, (0,), sites[0].reverse, (_joined(sites),))
+            else Site(sites[0].layer, sites[0].layer, (0,), sites[0].reverse, (_joined(sites),), kind=_kinds(sites))
             for sites in members
         )
 
@@ -234,6 +242,11 @@ def read(*, info: dict[str, Any], **values: Any) -> HeteroExplanation:
     kinds = tuple((a, r, b) for a, r, b in types["edge_types"])
     own = {key: value for key, value in info.items() if key != NOTES}
     return HeteroExplanation(**values, info=own, num_nodes_dict=types["num_nodes"], edge_types=kinds)
+
+
+def _kinds(sites: Sequence[Site]) -> str:
+    """The class of their modules; several where they differ."""
+    return ", ".join(dict.fromkeys(site.kind for site in sites if site.kind))
 
 
 def _joined(sites: Sequence[Site]) -> tuple[EdgeType, ...]:

@@ -47,6 +47,9 @@ def check(info: Mapping[str, Any], explanation: Explanation, where: str) -> None
         raise GraphMaskError(
             f"Expected a name for each of the {width} outputs in 'classes' of {where}, got {len(classes)}."
         )
+    smiles = info.get("smiles")
+    if smiles is not None and not isinstance(smiles, str):
+        raise GraphMaskError(f"Expected 'smiles' of {where} to be a text, got {type(smiles).__name__}.")
     gold = info.get("gold")
     shape = [edges] * len(explanation.structure)
     if gold is not None and not (isinstance(gold, list | tuple) and [_length(row) for row in gold] == shape):

@@ -47,7 +47,8 @@ def test_one_row_per_edge_and_layer(kind: str) -> None:
     rows = frame.to_dict("records") if kind == "to_pandas" else frame.to_dicts()
     assert len(rows) == 2 * 4
     assert list(rows[0]) == [
-        "layer", "site", "edge", "source", "target", "source_name", "target_name", "type", "carried", "kept", "score",
+        "layer", "site", "site_name", "edge", "source", "target", "source_name", "target_name", "type", "carried",
+        "kept", "score",
     ]  # fmt: skip
     first = {key: rows[0][key] for key in ("layer", "site", "edge", "source_name", "target_name", "type", "kept")}
     assert first == {
@@ -75,7 +76,7 @@ def test_a_table_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 def test_a_graph_without_edges_is_an_empty_table() -> None:
     empty = explain([], [[], []], nodes=3)
-    assert empty.to_pandas().shape == (0, 8)
+    assert empty.to_pandas().shape == (0, 9)
     assert empty.to_polars().height == 0
 
 

@@ -9,11 +9,12 @@ import typer
 
 from graphmask.cli.common import Json, Seed, console, show, write_json
 from graphmask.errors import GraphMaskError
+from graphmask.experiments.settings import KNOWN
 
 app = typer.Typer(
     help="Measure: cost (core, small, scale, transformer), gold over seeds (gold), parts of the recipe (ablation), "
-    "memory (store, matrix), other explainers (leaderboard, peers), models that nobody tuned for (battery); or all of "
-    "it for the documentation (all, record), whose tables are then written (tables).",
+    "memory (store, matrix), other explainers (leaderboard, peers), models that nobody tuned for (battery), pages of "
+    "large graphs (pages); or all of it for the documentation (all, record), whose tables are then written (tables).",
     no_args_is_help=True,
 )
 
@@ -100,7 +101,7 @@ def gold(
     json: Json = None,
     seeds: Annotated[int, typer.Option(help="Seeds per task.")] = 20,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "star,relay",
+    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = ",".join(KNOWN),
     recipe: Annotated[str, typer.Option(help="noisy or paper.")] = "noisy",
 ) -> None:
     """Agreement with gold, seed by seed, and whether the gold is right for each model."""
@@ -119,7 +120,7 @@ def ablation(
     seeds: Annotated[int, typer.Option(help="Seeds per variant.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Also write the table as Markdown.")] = None,
 ) -> None:
-    """The recipe with one part changed at a time, and the paper's, on both tasks."""
+    """The recipe with one part changed at a time, and the paper's, on all tasks with a known answer."""
     from graphmask.experiments.bench.ablation import markdown, measure, rows
 
     figures = measure(seeds)
@@ -169,6 +170,21 @@ def store(
 
 
 SHARES = ("over_bound", "step_over_bound", "over_naive")
+
+
+@app.command("pages")
+def pages(
+    json: Json = None,
+    seed: Seed = 0,
+    largest: Annotated[float, typer.Option(help="Largest number of edges.")] = 1e6,
+    rounds: Annotated[int, typer.Option(help="Pages of each kind; the least time counts.")] = 3,
+) -> None:
+    """CPU seconds and size of `to_html` from 1,000 edges upwards, for a graph and for one node of it."""
+    from graphmask.experiments.bench.pages import measure, rows
+
+    figures = measure(int(largest), seed, rounds=rounds)
+    show("pages of random graphs, two layers, three messages of ten kept", *rows(figures))
+    write_json(json, figures)
 
 
 @app.command("matrix")

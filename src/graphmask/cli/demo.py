@@ -1,4 +1,4 @@
-"""`graphmask demo`: the whole story on star graphs, in about a minute."""
+"""`graphmask demo`: the whole story on a task with a known answer, in about a minute."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from graphmask.cli.common import Json, Out, Seed, console, show, write_json
 
 
 def demo(seed: Seed = 0, out: Out = Path("out/demo"), json: Json = None) -> None:
-    """Train a star-graph model, fit GraphMask, compare with the known answer, write a page."""
+    """Train a model on star graphs, fit GraphMask, compare with the known answer, write a page."""
     from graphmask.experiments import gold, runner
+    from graphmask.experiments.settings import DEMO
     from graphmask.experiments.task_page import write_task_page
 
-    console.print(
-        "A model is shown a star of coloured edges and asked: are there more of one colour than of another?\n"
-        "It must count the edges of those two colours, and no others. Does GraphMask find that out?\n"
-    )
+    task = DEMO.task
+    console.print(DEMO.story)
     console.print("1. training the model ...")
     with runner.one_thread():
-        trained = runner.train_model("star", seed)
+        trained = runner.train_model(task, seed, progress=True)
     console.print(f"   right on {trained[1]['accuracy']:.2%} of 5,000 graphs it never saw")
     console.print("2. fitting GraphMask (the model stays as it is) ...")
     with runner.one_thread():
-        run = runner.run("star", seed, trained=trained)
+        run = runner.run(task, seed, trained=trained)
     figures = run.figures
     show(
         f"3. kept edges of {len(run.explanations):,} fresh graphs against the edges the model must use, per cent",
@@ -34,7 +33,7 @@ def demo(seed: Seed = 0, out: Out = Path("out/demo"), json: Json = None) -> None
         f"predictions change (divergence {figures['divergence']:.2g}, tolerance {figures['tolerance']})",
         highlight=False,
     )
-    page = write_task_page(out / "star.html", run, "star")
-    run.explainer.save(out / "star.graphmask")
+    page = write_task_page(out / f"{task}.html", run, task)
+    run.explainer.save(out / f"{task}.graphmask")
     console.print(f"4. open this page: {page}", highlight=False)
     write_json(json, figures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +39,7 @@ def report(
         gold=gold,
         title=title or (f"What the {run['task']} model used" if run else "What the model used"),
         examples=examples,
+        progress=sys.stderr.isatty(),  # a log would get empty lines
     )
     console.print(f"page: {page}", highlight=False)
     for figure in draw(folder / "figures", analysed):

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Batch
 
+from graphmask.bars import through
+
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -135,6 +137,7 @@ def trained(
     chunk: int = 10_000,
     margin: float = 3.0,
     held_out: int = 5_000,
+    progress: bool = False,
 ) -> tuple[Model, float]:
     """The model, trained on up to `graphs` fresh graphs, `chunk` at a time; and its accuracy on `held_out` new ones.
 
@@ -152,7 +155,7 @@ def trained(
     optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, total_iters=chunks)
     model.train()
-    for _ in range(chunks):
+    for _ in through(range(chunks), f"training, {chunk:,} graphs at a time", enabled=progress):
         for batch in fresh(chunk):
             optimiser.zero_grad()
             logits = model(batch.x, batch.edge_index, batch.edge_type, batch.batch)

@@ -164,11 +164,13 @@ def make(*, seed: int, config: RelayConfig = DEFAULT) -> RelayModel:
     return build(lambda: RelayModel(config), seed)
 
 
-def train(*, seed: int, graphs: int = 300_000, config: RelayConfig = DEFAULT) -> tuple[RelayModel, float]:
+def train(
+    *, seed: int, graphs: int = 300_000, config: RelayConfig = DEFAULT, progress: bool = False
+) -> tuple[RelayModel, float]:
     """A trained model in eval mode and its accuracy on 5,000 fresh graphs."""
     model, sample = make(seed=seed, config=config), partial(generate, config=config)
     # A rate of 5e-3 is faster but left one run of eight at chance.
-    return trained(model, sample, seed=seed, graphs=graphs, lr=3e-3, target=0.999, weight_decay=0.01)
+    return trained(model, sample, seed=seed, graphs=graphs, lr=3e-3, target=0.999, weight_decay=0.01, progress=progress)
 
 
 LEAF_NAMES = ("red", "blue", "green", "orange", "purple")

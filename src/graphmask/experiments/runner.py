@@ -44,9 +44,9 @@ def draw(name: str, seed: int, part: int) -> list[Batch]:
     return experiments.get(name).generate((FIT, VALIDATION, TEST)[part], seed=(seed + 1) * 10_000 + part)
 
 
-def train_model(name: str, seed: int) -> Trained:
+def train_model(name: str, seed: int, progress: bool = False) -> Trained:
     started = time.process_time()
-    model, accuracy = experiments.get(name).train(seed=seed)
+    model, accuracy = experiments.get(name).train(seed=seed, progress=progress)
     return model, {"accuracy": accuracy, "train_cpu_seconds": time.process_time() - started}
 
 
@@ -125,7 +125,7 @@ class KnownAnswerStudy(Study[Graphs, nn.Module]):
 
     def _anew(self, kept: Path | None, context: Context) -> Trained:
         context.say(f"training the {self.name} model ...")
-        model, about = train_model(self.name, self.seed)
+        model, about = train_model(self.name, self.seed, context.progress and team.first())
         if kept is not None and team.launched() == 1:  # of several processes each trains its own
             files.write(kept, "model", model.state_dict(), {"task": self.name, "seed": self.seed, **about})
         return model, about

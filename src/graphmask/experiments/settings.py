@@ -79,6 +79,7 @@ class KnownAnswer(Settings):
     several_processes = True
     identity = ("task", "seed", "recipe", "tolerance", "precision")
     module: ClassVar[str]
+    story: ClassVar[str] = ""  #: the task in a few words, for `graphmask demo`
 
     recipe: str = field(default="noisy", metadata=option("How gates are trained: noisy or paper."))
     accumulate: int = field(default=1, metadata=option("Batches per step, in each process."))
@@ -106,6 +107,10 @@ class Star(KnownAnswer):
     task = "star"
     about = f"Are there more edges of one colour than of another? {_COMPARED}"
     module = "graphmask.experiments.star_graphs"
+    story = (
+        "A model is shown a star of coloured edges and asked: are there more of one colour than of another?\n"
+        "It must count the edges of those two colours, and no others. Does GraphMask find that out?\n"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,3 +191,5 @@ class Qa(Text):
 
 STUDIES: dict[str, type[Settings]] = {each.task: each for each in (Star, Relay, Srl, Qa)}
 KNOWN: dict[str, type[KnownAnswer]] = {name: each for name, each in STUDIES.items() if issubclass(each, KnownAnswer)}
+#: The one that `graphmask demo` tells: the first with a story.
+DEMO = next(each for each in KNOWN.values() if each.story)

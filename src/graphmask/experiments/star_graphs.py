@@ -114,10 +114,12 @@ def make(*, seed: int, config: StarConfig = DEFAULT) -> StarModel:
     return build(lambda: StarModel(config), seed)
 
 
-def train(*, seed: int, graphs: int = 400_000, config: StarConfig = DEFAULT) -> tuple[StarModel, float]:
+def train(
+    *, seed: int, graphs: int = 400_000, config: StarConfig = DEFAULT, progress: bool = False
+) -> tuple[StarModel, float]:
     """A trained model in eval mode and its accuracy on 5,000 fresh graphs (1.0 for all seeds tried)."""
     model, sample = make(seed=seed, config=config), partial(generate, config=config)
-    return trained(model, sample, seed=seed, graphs=graphs, lr=2e-3, target=1.0)
+    return trained(model, sample, seed=seed, graphs=graphs, lr=2e-3, target=1.0, progress=progress)
 
 
 COLOUR_NAMES = ("red", "blue", "green", "orange", "purple", "black")

@@ -39,6 +39,8 @@ def history_from_json(value: dict[str, Any]) -> History:
         value["tolerance"],
         tuple(value["sites"]),
         [candidate(found) for found in value["frontier"]],
+        tuple(value.get("titles", ())),
+        tuple(value.get("unseen", ())),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphmask import hooks
 from graphmask.fitting.calibration import Candidate, Verdict
+from graphmask.words import first_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +41,13 @@ class History:
     tolerance: float = 0.0
     sites: tuple[str, ...] = ()
     frontier: list[Candidate] = field(default_factory=list)  #: all states that were measured, for other tolerances
+    titles: tuple[str, ...] = ()  #: the sites by names for people, such as ``conv1 (GCNConv)``
+    unseen: tuple[str, ...] = ()  #: modules that can mix nodes by other ways than messages
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sites by the names to show; histories of older files have their exact names only."""
+        return self.titles or self.sites
 
     @property
     def outcome(self) -> str:
@@ -63,7 +71,7 @@ class History:
         if self.verdict is None:
             return "GraphMask: not fitted yet."
         verdict = self.verdict
-        kept = ", ".join(f"{name} {share:.1%}" for name, share in zip(self.sites, verdict.retained, strict=False))
+        kept = ", ".join(f"{name} {share:.1%}" for name, share in zip(self.names, verdict.retained, strict=False))
         lines = [
             f"GraphMask: {self.steps:,} steps in {self.seconds:.0f} s.",
             f"Kept: {verdict.share:.1%} of the messages ({kept}).",
@@ -71,7 +79,17 @@ class History:
             f"{self.tolerance:.3g}; {verdict.within:.0%} of the rows are within tolerance, "
             f"{verdict.flips:.1%} change their prediction.",
         ]
-        return "\n".join([*lines, *filter(None, [self.advice()])])
+        return "\n".join([*lines, *filter(None, [self.not_seen, self.advice()])])
+
+    @property
+    def not_seen(self) -> str:
+        """A sentence on modules that are not seen; empty where there are none."""
+        if not self.unseen:
+            return ""
+        return (
+            f"Not seen: what goes through {first_of(self.unseen, 5)}. It passes as it is and is not explained "
+            "(docs/other_models.md)."
+        )
 
     def advice(self) -> str:
         """What to do if the outcome says little; empty if it says something."""

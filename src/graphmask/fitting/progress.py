@@ -14,13 +14,16 @@ EVERY = 10
 class Progress:
     def __init__(self, training: Training, *, enabled: bool) -> None:
         self.bar = bar("GraphMask", enabled=enabled)
-        self.names = [site.name for site in training.probe.sites]
+        self.names = training.history.names
         self.task = self.bar.add_task("", total=training.steps, completed=training.step)
         self.seen = training.step
         self.verdicts = len(training.history.epochs)
+        self.note = training.history.not_seen
 
     def __enter__(self) -> Progress:
         self.bar.start()
+        if self.note and not self.bar.disable:
+            self.bar.console.print(self.note, soft_wrap=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

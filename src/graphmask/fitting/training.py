@@ -27,6 +27,7 @@ from graphmask.fitting.recipe import PAPER, RECIPES, Recipe
 from graphmask.gates import hard_concrete
 from graphmask.gates.passes import Gated, Passes
 from graphmask.gates.probe import Probe
+from graphmask.graphs.sites import titles
 from graphmask.ops.kernels import LIMIT
 from graphmask.tapping.subject import Subject
 from graphmask.team import ALONE, Team
@@ -92,7 +93,12 @@ class Training:
         self.caution = 1.0  # by how much less is aimed at: held-out data and hard gates may ask for it
         self.hard: list[float] = [0.0] * len(probe.sites)  # thresholds while settling
         self.rungs: list[dict[str, Tensor]] = []  # snapshots of the probe; in the end, the last state too
-        self.history = History(tolerance=tolerance, sites=tuple(site.name for site in probe.sites))
+        self.history = History(
+            tolerance=tolerance,
+            sites=tuple(site.name for site in probe.sites),
+            titles=titles(probe.sites),
+            unseen=subject.unseen,
+        )
 
     # Where in the schedule -----------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from graphmask.graphs.edges import EdgeType
 
+#: Names longer than this lose the parts that all sites share where people read them.
+LONG_NAME = 24
 #: The logit of an edge that takes no part in a softmax. Finite: where all edges of a node are dropped, no 0/0.
 ABSENT = -1e30
 
@@ -81,10 +84,13 @@ class Site:
     layer: str = ""  #: the same for sites next to each other that send at the same time, along other edge types each
     stand_in: StandIn = StandIn()  #: of a site that a file describes without: a message, and nothing else
     heads: str = ""  #: of attention: has each head gates of its own, or do they share them? See `attention.HEADS`
+    #: The class of the module, for people; older files do not have it, and a site is the same without.
+    kind: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Types and layer only where there are several types, a stand-in only where it is more than a message."""
-        found = {key: value for key, value in asdict(self).items() if key not in ("types", "layer", "heads") or value}
+        optional = ("types", "layer", "heads", "kind")
+        found = {key: value for key, value in asdict(self).items() if key not in optional or value}
         if self.calls and not (self.stand_in.behind or self.stand_in.others):  # of features, messages do not tell it
             del found["stand_in"]
         return found
@@ -103,6 +109,7 @@ class Site:
             value.get("layer", ""),
             StandIn(**stand_in),
             value.get("heads", ""),
+            value.get("kind", ""),
         )
 
     def with_message(self, size: int) -> Site:
@@ -123,3 +130,41 @@ def layers_of(sites: Sequence[Site]) -> list[int]:
         same = number > 0 and site.layer != "" and (site.layer, site.reverse) == (last.layer, last.reverse)
         found.append(found[-1] + (not same) if found else 0)
     return found
+
+
+def titles(sites: Sequence[Site]) -> tuple[str, ...]:
+    """[L] a name for people per site, such as ``conv1 (GCNConv)``; the exact name where two would be alike.
+
+    A site of one edge type is called after its layer and that type, ``first: author writes paper (SAGEConv)``, a
+    repeated call ``conv, call 2 (GCNConv)``. Of long names in dots, what all of them share is left out.
+    """
+    names = _shortened([site.module for site in sites])
+    found = [_title(site, name) for site, name in zip(sites, names, strict=True)]
+    return tuple(found) if len(set(found)) == len(found) else tuple(site.name for site in sites)
+
+
+def _title(site: Site, name: str) -> str:
+    repeat = site.name.removeprefix(f"{site.module}#")
+    if site.layer and len(site.edge_types) == 1:
+        name = f"{site.layer}: {' '.join(site.edge_types[0])}"
+    elif repeat != site.name and repeat.isdigit():
+        name += f", call {int(repeat) + 1}"
+    return f"{name} ({site.kind})" if site.kind else name
+
+
+def _shortened(names: Sequence[str]) -> list[str]:
+    """Without the leading and trailing parts that all share; a number stays with the name before it: ``layer.0``."""
+    parts = [name.split(".") for name in names]
+    if len(set(names)) < 2 or max(map(len, names)) <= LONG_NAME:
+        return list(names)
+    shortest = min(map(len, parts))
+    start = min(_shared(parts), shortest - 1)
+    end = min(_shared([part[::-1] for part in parts]), shortest - start - 1)
+    if start and any(part[start].isdigit() for part in parts):
+        start -= 1
+    return [".".join(part[start : len(part) - end]) for part in parts]
+
+
+def _shared(parts: Sequence[Sequence[str]]) -> int:
+    """How many first entries all have in common."""
+    return sum(1 for _ in takewhile(lambda some: len(set(some)) == 1, zip(*parts, strict=False)))

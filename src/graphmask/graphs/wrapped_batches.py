@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphmask.graphs import batches
@@ -43,3 +44,14 @@ def graphs_of(loader: Iterable[Any], forward: Forward) -> Iterable[Any]:
     if isinstance(loader, (*batches.GRAPHS, Mapping, Tensor, str)) or iter(loader) is loader:
         return loader  # no loader at all, or spent after one pass: both are refused elsewhere, by their own names
     return Graphs(loader)
+
+
+class Repeatable:
+    """A loader that gives the same batches in the same order every time, shuffled or not."""
+
+    def __init__(self, loader: Iterable[Any], seed: int) -> None:
+        self.loader, self.seed = loader, seed
+
+    def __iter__(self) -> Iterator[Any]:
+        torch.manual_seed(self.seed)
+        return iter(self.loader)

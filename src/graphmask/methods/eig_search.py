@@ -19,7 +19,7 @@ class EiGSearch(Method):
     with and without it. Of the edges in the order of their scores, the prefix is kept that maximises what it is worth:
 
     .. math:: s_e = \log p(G) - \log p(G \setminus e), \qquad
-        S = \arg\max_{\text{prefixes}} \; \mathrm{Fid}_+ - \mathrm{Fid}_- = p(S) - p(G \setminus S)
+        S = \mathrm{arg}\max_{\text{prefixes}} \; \mathrm{Fid}_+ - \mathrm{Fid}_- = p(S) - p(G \setminus S)
 
     An edge is in, or not, at all layers alike. For regressions, minus the divergence stands for the log-probability.
     Scores are divided by the largest of the graph, negative ones are zero. Every edge is taken by itself; the authors

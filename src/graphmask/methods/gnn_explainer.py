@@ -16,7 +16,7 @@ EPS = 1e-15
 class GNNExplainer(Method):
     r"""Free masks :math:`\sigma(M)` on every edge and site, trained to keep the predicted answer with small masks.
 
-    .. math:: -\log p(\hat y \mid \sigma(M)) + a \sum \sigma(M) + b \, \overline{H(\sigma(M))}
+    .. math:: -\log p(\hat y \mid \sigma(M)) + a \sum \sigma(M) + b \, \mathrm{mean}\, H(\sigma(M))
 
     All graphs of a batch are optimised at once, each independently of the others.
 

@@ -25,8 +25,8 @@ class InformationBottleneck(Amortised):
 
     .. math::
         \tilde m = \lambda m + (1 - \lambda) \epsilon, \quad \epsilon \sim \mathcal N(\mu, \sigma^2), \qquad
-        \mathcal L = D + \beta \, \overline{\mathrm{KL}[\mathcal N(\lambda m + (1 - \lambda) \mu,
-        (1 - \lambda)^2 \sigma^2) \,\|\, \mathcal N(\mu, \sigma^2)]}
+        \mathcal L = D + \beta \, \mathrm{mean}\,\mathrm{KL}[\mathcal N(\lambda m + (1 - \lambda) \mu,
+        (1 - \lambda)^2 \sigma^2) \,\|\, \mathcal N(\mu, \sigma^2)]
 
     with the mean and variance of every site's messages over the data set. One :math:`\lambda` per edge and site, read
     out from source, target and message. When verified, a dropped message is replaced by the mean.

@@ -36,7 +36,7 @@ class State:
 class SubgraphX(Method):
     r"""Prune nodes one by one; which next is decided by a tree search, and how good a subgraph is by its Shapley value.
 
-    .. math:: a^* = \arg\max_a \frac{W(a)}{C(a)} + \lambda R(a) \frac{\sqrt{\sum_b C(b)}}{1 + C(a)}
+    .. math:: a^* = \mathrm{arg}\max_a \frac{W(a)}{C(a)} + \lambda R(a) \frac{\sqrt{\sum_b C(b)}}{1 + C(a)}
 
     with visits :math:`C`, rewards of leaves :math:`W`, and the Shapley value :math:`R` of a child among the nodes
     within as many hops as the model has layers. A coalition of nodes is worth the probability of the predicted class

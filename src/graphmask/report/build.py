@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphmask.bars import through
 from graphmask.explanation import Explanation
 from graphmask.graphs import retained_paths
 from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import cards as limits
 from graphmask.report import metadata, overview, part, question_drawing
+from graphmask.report import molecule as molecules
 from graphmask.report.cards import LONGEST_SENTENCE, OUTPUT_VALUES
 from graphmask.report.example import Example, Table, Whole, as_table
 from graphmask.report.gallery import Gallery, Totals
@@ -52,7 +54,8 @@ def example(
         gold = None if whole.gold is None else whole.gold
     all_of_it, explanation = explanation, shown.explanation
     found = metadata.read(explanation, type_names)
-    nodes = found.node_labels if node_labels is None else [str(label) for label in node_labels]
+    drawn = molecules.of(explanation, notes=found.notes)
+    nodes = molecules.names(found.node_labels, drawn) if node_labels is None else [str(label) for label in node_labels]
     edges = found.edge_labels if edge_labels is None else [str(label) for label in edge_labels]
     made = Example(
         title=title if title is not None else heading or "Graph",
@@ -86,6 +89,8 @@ def example(
         whole=whole,
         class_names=_class_names(explanation),
         unseen=explanation.unseen,
+        titles=explanation.site_titles,
+        molecule=drawn,
     )
     return replace(made, paths=_paths(explanation, made))
 
@@ -225,18 +230,20 @@ def write_report(
     type_names: Mapping[int, str] | Sequence[str] | None = None,
     analysed: Mapping[str, Any] | None = None,
     gold: Table | None = None,
+    progress: bool = False,
 ) -> Path:
     """One self-contained HTML file about any number of explanations, which are read once and not held.
 
     The verdict and the figures are over all of them, the gallery shows at most ``examples``: wrong predictions,
     the largest divergences, the most and the least retained, and others drawn evenly. ``tables`` become sections
     (see :func:`as_table`), ``analysed`` is what `graphmask analyse` found, by name, and ``gold`` the comparison with
-    the known answer: charts where there are charts for it, else tables below the examples.
+    the known answer: charts where there are charts for it, else tables below the examples. With ``progress`` there are
+    bars, one while explanations are read and one while examples are drawn.
     Names and tokens come from each explanation's ``info`` (see :mod:`graphmask.report.metadata`).
     """
     sections = [as_table(table) for table in tables]
     totals, gallery = Totals(), Gallery(examples)
-    for explanation in explanations:
+    for explanation in through(explanations, "explanations", enabled=progress):
         totals.add(explanation)
         gallery.add(explanation)
     cards = [
@@ -246,7 +253,7 @@ def write_report(
             notes=[f"Shown for {', '.join(chosen.reasons)}."] if chosen.reasons else (),
             type_names=type_names,
         )
-        for chosen in gallery.chosen()
+        for chosen in through(gallery.chosen(), "examples", enabled=progress)
     ]
     remark = ""
     if len(cards) < totals.count:

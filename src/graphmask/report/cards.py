@@ -127,14 +127,17 @@ def _data(
     """What the script draws from."""
     sites, nodes = range(len(example.sites)), shown.nodes
     labels = example.node_labels or example.tokens or [str(v) for v in range(example.num_nodes)]
-    place = layout(nodes, [example.edges[e] for e in shown.drawn], max((len(labels[v]) for v in nodes), default=1))
+    edges = [example.edges[e] for e in shown.drawn]
+    molecule = example.molecule if len(nodes) == example.num_nodes else None
+    longest = max((len(labels[v]) for v in nodes), default=1)
+    place = layout(nodes, edges, longest) if molecule is None else molecule.layout(edges)
     bend = dict(zip(shown.drawn, place.bends, strict=True))
     rows = nodes
     if place.columns or len(nodes) > 24:
         # The drawing's order from top to bottom keeps lines short; small graphs keep their own (say, of words).
         rows = sorted(nodes, key=lambda v: (place.positions[v][1], place.positions[v][0], v))
     data: dict[str, Any] = {
-        "sites": example.sites,
+        "sites": example.names,
         "box": [place.width, place.height, place.radius, place.columns],
         "nodes": [[v, *place.positions[v], labels[v], place.loop_angles.get(v, 0)] for v in nodes],
         "names": {v: labels[v] for v in sorted({v for e in every for v in example.edges[e]} - set(nodes))},
@@ -163,6 +166,14 @@ def _data(
             -1 if example.error is None else example.error,
         ],
     }
+    if molecule is not None:
+        data["bonds"] = [[*line[:4], int(line[4])] for line in molecule.lines()]
+    return data | _sometimes(example, shown)
+
+
+def _sometimes(example: Example, shown: _Shown) -> dict[str, Any]:
+    """Data that few examples have."""
+    data: dict[str, Any] = {}
     if example.asked:
         data["asked"] = example.asked
     if example.whole is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from graphmask.errors import GraphMaskError
 from graphmask.report import question as questions
 from graphmask.report import sentence
+from graphmask.report.molecule import Molecule
 
 #: What an edge does at a site.
 KEPT, DROPPED, SILENT = 2, 1, 0
@@ -77,6 +78,8 @@ class Example:
     whole: Whole | None = None  # None where this is all of it
     class_names: tuple[str, ...] = ()  # of the outputs, where there is one row of them
     unseen: tuple[str, ...] = ()  # modules that can mix nodes by other ways than messages
+    molecule: Molecule | None = None  # atom i is node i: the graph is drawn as chemists draw it
+    titles: tuple[str, ...] = ()  # [L] the sites by names for people; without, their exact names are shown
 
     def __post_init__(self) -> None:
         grids: dict[str, list[Any] | None] = {"kept": self.kept, "scores": self.scores, "gated": self.gated}
@@ -95,6 +98,8 @@ class Example:
             (self.node_labels, "node_labels", self.num_nodes),
             (self.tokens, "tokens", self.num_nodes),
             (self.reverse or None, "values of reverse", len(self.sites)),
+            (self.titles or None, "titles", len(self.sites)),
+            (None if self.molecule is None else self.molecule.symbols, "atoms", self.num_nodes),
         )
         for labels, name, size in sizes:
             if labels is not None and len(labels) != size:
@@ -106,6 +111,11 @@ class Example:
             raise GraphMaskError(f"Expected a predicate among {len(words)} tokens, got {self.predicate}.")
         if self.question is not None and len(self.question.mentions) > self.num_nodes:
             raise GraphMaskError(f"Expected at most {self.num_nodes} mentions, got {len(self.question.mentions)}.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """[L] the sites as a reader sees them."""
+        return self.titles or self.sites
 
     def state(self, site: int, edge: int) -> int:
         if not self.gated[site][edge]:

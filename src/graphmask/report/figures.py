@@ -77,7 +77,9 @@ def side_by_side(
             if row == 0:
                 axis.set_title(TITLES.get(name, name), fontsize=10, parse_math=False)
             if rows > 1 and column == 0:
-                axis.text(-0.05, 0.5, first.sites[row], rotation=90, transform=axis.transAxes, va="center", fontsize=9)
+                axis.text(
+                    -0.05, 0.5, first.site_titles[row], rotation=90, transform=axis.transAxes, va="center", fontsize=9
+                )
     legend = [plt.Line2D([], [], color=p, label=k) for k, p in dict(zip(colours, paint, strict=True)).items()]
     legend += [
         plt.Line2D([], [], color="#555555", label="kept"),

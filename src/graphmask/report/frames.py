@@ -30,6 +30,7 @@ def columns(explanation: Explanation, node_labels: Sequence[str] | None = None) 
     found: dict[str, Any] = {
         "layer": np.repeat(np.arange(sites), edges),
         "site": np.repeat(np.array(explanation.sites, dtype=object), edges),
+        "site_name": np.repeat(np.array(explanation.site_titles, dtype=object), edges),
         "edge": np.tile(np.arange(edges), sites),
         "source": ends[0],
         "target": ends[1],

@@ -26,6 +26,7 @@ class Totals(Tally):
     same_prediction: int = 0
     known: int = 0  #: explanations with a label to compare with
     wrong: int = 0
+    titles: tuple[str, ...] = ()  #: the sites by names for people
     layers_by_number: list[str] = field(default_factory=list)  #: names of layers as analyses number them
     per_type: dict[tuple[int, str], list[int]] = field(default_factory=dict)  #: kept and carried by site and type
     type_names: dict[int, str | None] = field(default_factory=dict)  #: of numbers of types; None where names differ
@@ -33,7 +34,7 @@ class Totals(Tally):
 
     def add(self, explanation: Explanation) -> None:
         if self.sites is None:
-            self.layers_by_number = _layer_names(explanation)
+            self.titles, self.layers_by_number = explanation.site_titles, _layer_names(explanation)
         super().add(explanation)
         self.same_prediction += explanation.same_prediction
         self.tolerance = explanation.tolerance
@@ -127,7 +128,7 @@ class Totals(Tally):
             return None
         rows: list[list[str | float]] = [
             [name, kept, carried, percent(share)]
-            for name, (kept, carried), share in zip(self.sites, self.per_site, self.retained_per_site, strict=True)
+            for name, (kept, carried), share in zip(self.titles, self.per_site, self.retained_per_site, strict=True)
         ]
         return Table("Messages kept, layer by layer", ["layer", "kept", "of", "share"], rows)
 
@@ -136,7 +137,7 @@ def _layer_names(explanation: Explanation) -> list[str]:
     """By the number of the layer: of sites that send at the same time, each along other edge types, what they share."""
     names: dict[int, list[str]] = {}
     for name, site, layer in zip(
-        explanation.sites, explanation.structure, layers_of(explanation.structure), strict=True
+        explanation.site_titles, explanation.structure, layers_of(explanation.structure), strict=True
     ):
         names.setdefault(layer, []).append(site.layer or name)
     return [found[0] for found in names.values()]

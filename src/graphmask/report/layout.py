@@ -54,7 +54,7 @@ def layout(nodes: Sequence[int], edges: Sequence[Edge], label_length: int = 2) -
     margin = (unit * 1.8 + label_width, unit * 1.8 + (12 if outside else 0))
     gap = (unit * 2.8 + label_width, unit * 2.8 + (16 if outside else 0))
     positions, width, height = _pack(placed, gap, margin)
-    angles = _loop_angles(positions, graph, edges)
+    angles = loop_angles(positions, edges)
     return Layout(positions, angles, bends(edges), width, height, unit * (0.62 if outside else 1), columns)
 
 
@@ -232,12 +232,16 @@ def _pack(
     return positions, round(widest + 2 * margin[0], 1), round(y + shelf + 2 * margin[1], 1)
 
 
-def _loop_angles(positions: Points, graph: nx.DiGraph, edges: Sequence[Edge]) -> dict[int, float]:
+def loop_angles(positions: Points, edges: Sequence[Edge]) -> dict[int, float]:
     """Self-loops leave a node in the middle of the widest gap between its other edges."""
+    near: dict[int, set[int]] = {u: set() for u, v in edges if u == v}
+    for u, v in edges:
+        for one, other in ((u, v), (v, u)):
+            if u != v and one in near:
+                near[one].add(other)
     result = {}
-    for v in sorted({u for u, w in edges if u == w}):
+    for v, around in sorted(near.items()):
         x, y = positions[v]
-        around = {*graph.predecessors(v), *graph.successors(v)}
         angles = sorted(math.atan2(positions[u][1] - y, positions[u][0] - x) for u in around)
         if not angles:
             result[v] = round(-math.pi / 2, 3)

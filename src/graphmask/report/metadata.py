@@ -10,6 +10,7 @@ record that does not fit must not prevent the report.
 ``edge_labels``           one text per edge; without, ``edge_type`` by number
 ``edge_type_names``       names of the numbers in ``edge_type``
 ``gold``                  the right answer, ``[L][E]`` of true and false
+``smiles``                a molecule whose atoms are the nodes, in their order: drawn as one where RDKit is there
 ``tokens``                one word per node: there is a sentence view
 ``roles``                 ``{"start": 3, "end": 5, "label": "A0"}`` for words 3 and 4, or one text per word
                           (nothing, ``"_"`` and ``"O"`` are no role)

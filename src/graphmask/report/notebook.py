@@ -8,10 +8,14 @@ from html import escape
 from graphmask.explanation import Explanation
 from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import metadata, part
+from graphmask.report import molecule as molecules
 from graphmask.report.layout import Layout, layout
+from graphmask.report.molecule import Molecule
 
 #: A card is a glance: the page of `to_html` has the rest.
 ALL_EDGES_UP_TO, AT_MOST, NAMED_NODES, LAYERS = 120, 120, 40, 12
+#: Molecules are drawn whole up to here: bonds lie side by side, and are two edges each.
+LARGEST_MOLECULE = 400
 KEPT, DROPPED, ASKED = "#0072b2", "#8a8f96", "#d55e00"
 
 
@@ -24,7 +28,7 @@ def card(explanation: Explanation) -> str:
     rows = "".join(
         _bar(name, int(k), int(c))
         for name, k, c in list(
-            zip(explanation.sites, explanation.kept.sum(1), explanation.carried.sum(1), strict=True)
+            zip(explanation.site_titles, explanation.kept.sum(1), explanation.carried.sum(1), strict=True)
         )[:LAYERS]
     )
     if (features := explanation.features) is not None:
@@ -32,7 +36,9 @@ def card(explanation: Explanation) -> str:
     more = len(explanation.sites) - LAYERS
     if more > 0:
         rows += f'<tr><td colspan="3" style="text-align:left">and {more} more layers</td></tr>'
-    shown = part.of(explanation, all_up_to=ALL_EDGES_UP_TO, at_most=AT_MOST)
+    drawn = molecules.of(explanation)
+    limit = ALL_EDGES_UP_TO if drawn is None else LARGEST_MOLECULE
+    shown = part.of(explanation, all_up_to=limit, at_most=AT_MOST)
     note = ""
     if not shown.whole:
         note = (
@@ -48,7 +54,8 @@ def card(explanation: Explanation) -> str:
         f'<div style="border-left:3px solid {"#009e73" if good else ASKED};padding-left:.5em;margin:.3em 0">'
         f"{escape(explanation.certificate)}</div>"
         '<div style="display:flex;flex-wrap:wrap;gap:1.2em;align-items:center">'
-        f'<table style="border-collapse:collapse;font-size:13px"><tbody>{rows}</tbody></table>{_picture(shown)}</div>'
+        f'<table style="border-collapse:collapse;font-size:13px"><tbody>{rows}</tbody></table>'
+        f"{_picture(shown, drawn)}</div>"
         + (f'<div style="opacity:.75;font-size:12px">{escape(note)}</div>' if note else "")
         + "</div>"
     )
@@ -64,17 +71,21 @@ def _bar(name: str, kept: int, carried: int) -> str:
     )
 
 
-def _picture(shown: part.Part) -> str:
+def _picture(shown: part.Part, molecule: Molecule | None) -> str:
     some = shown.explanation
     if not some.num_nodes or (not shown.edges and not shown.asked):
         return ""
-    found = metadata.labels(some).nodes
+    molecule = molecule if shown.whole else None
+    found = molecules.names(metadata.labels(some).nodes, molecule)
     names = found or [str(number) for number in shown.nodes]
     edges = [(int(u), int(v)) for u, v in some.edge_index.t().tolist()]
-    place = layout(range(some.num_nodes), edges, max(map(len, names), default=1))
+    if molecule is None:
+        place = layout(range(some.num_nodes), edges, max(map(len, names), default=1))
+    else:
+        place = molecule.layout(edges)
     kept, carried = some.kept.any(0).tolist(), some.carried.any(0).tolist()
     reverse = bool(some.structure) and all(site.reverse for site in some.structure)
-    lines = []
+    lines = [] if molecule is None else [_bond(*line) for line in molecule.lines()]
     for edge in sorted(range(len(edges)), key=lambda e: kept[e]):
         if not (kept[edge] or carried[edge]):
             continue
@@ -105,6 +116,11 @@ def _name(name: str, x: float, y: float, place: Layout, xs: list[float]) -> str:
     return (
         f'<text x="{at:.1f}" y="{y + down:.1f}" font-size="11" text-anchor="{anchor}" fill="currentColor">{text}</text>'
     )
+
+
+def _bond(x0: float, y0: float, x1: float, y1: float, dashed: bool) -> str:
+    style = ' stroke-dasharray="4 4"' if dashed else ""
+    return f'<path d="M{x0} {y0}L{x1} {y1}" fill="none" stroke="{DROPPED}" stroke-width="1.4"{style}/>'
 
 
 def _line(x0: float, y0: float, x1: float, y1: float, radius: float, bend: float, kept: bool) -> str:

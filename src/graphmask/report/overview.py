@@ -76,24 +76,26 @@ def _kept(totals: Totals) -> Chart | None:
         return None
     groups: dict[str, list[Bar]] = {}
     rows: list[list[str | float]] = []
-    for site, (name, (kept, carried)) in enumerate(zip(totals.sites, totals.per_site, strict=True)):
-        rows.append([name, "all", kept, carried, percent(kept / max(carried, 1))])
+    for site, (name, exact, (kept, carried)) in enumerate(
+        zip(totals.titles, totals.sites, totals.per_site, strict=True)
+    ):
+        rows.append([name, exact, "all", kept, carried, percent(kept / max(carried, 1))])
         types = sorted(totals.types_at(site).items(), key=lambda item: (-item[1][0], item[0]))
         for kind, (k, c) in types:
-            rows.append([name, kind, k, c, percent(k / max(c, 1))])
+            rows.append([name, exact, kind, k, c, percent(k / max(c, 1))])
         some = [Bar(kind, k / max(c, 1), f"{k:,} of {c:,}") for kind, (k, c) in types[:TYPES]]
         groups[name] = some or [Bar("all edges", kept / max(carried, 1), f"{kept:,} of {carried:,}")]
     if not totals.typed:
         groups = {
             "": [
                 Bar(name, k / max(c, 1), f"{k:,} of {c:,}")
-                for name, (k, c) in zip(totals.sites, totals.per_site, strict=True)
+                for name, (k, c) in zip(totals.titles, totals.per_site, strict=True)
             ]
         }
     best = [f"{name} keeps {_most(some)}" for name, some in groups.items() if name]
     plain = [f"{bar.name} keeps {percent(bar.share)}" for bar in groups.get("", ())]
     sentence = "; ".join((best or plain)[:3]) + ("." if len(best or plain) <= 3 else "; and so on.")
-    table = Table("Messages kept, layer by layer", ["layer", "edges", "kept", "of", "share"], rows,
+    table = Table("Messages kept, layer by layer", ["layer", "site", "edges", "kept", "of", "share"], rows,
                   note="The share is of the messages of that kind at that layer.")  # fmt: skip
     return Chart(
         "What is kept, by layer and type" if totals.typed else "What is kept, by layer",

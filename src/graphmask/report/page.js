@@ -101,6 +101,8 @@
     if (!holder) return;
     const picture = draw("svg", { class: "graph", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Graph" }, holder);
     picture.style.cssText = `max-width:${Math.max(width * 1.35, 260)}px;min-width:${width * 0.65}px`;
+    const bonds = card.data.bonds && draw("g", { class: "bonds", role: "img", "aria-label": "Bonds of the molecule" }, picture);
+    for (const [x0, y0, x1, y1, dashed] of card.data.bonds ?? []) draw("path", { class: dashed ? "dashed" : "", d: `M${x0} ${y0}L${x1} ${y1}` }, bonds);
     const layers = ["halo", "faint", "strong", "text"].map((name) => draw("g", { class: name }, picture));
     const near = new Map(card.nodes.map((n) => [n.id, []]));  // what runs into each node, and where
     for (const e of card.edges) {

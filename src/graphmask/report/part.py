@@ -97,6 +97,7 @@ def _subgraph(explanation: Explanation, edges: Tensor, asked: list[int]) -> tupl
                 info[key] = [values[number] for number in chosen]
     info.setdefault("node_labels", [str(number) for number in numbers])
     info.pop("gold", None)  # compared as a whole, before
+    info.pop("smiles", None)  # a part of a molecule is not drawn as one
     if asked:
         info[ASKED] = torch.searchsorted(nodes, torch.tensor(asked, device=nodes.device)).tolist()
     part = [value[:, edges] for value in (explanation.kept, explanation.scores, explanation.carried)]

@@ -10,8 +10,10 @@ from graphmask.explanation import Explanation
 from graphmask.fitting.history import History
 from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import metadata, part
+from graphmask.report import molecule as molecules
 from graphmask.report.figures import DASHES, MARKERS, PALETTE, arrow
 from graphmask.report.layout import layout
+from graphmask.report.molecule import Molecule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,8 +38,9 @@ def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
 def layer_number(explanation: Explanation, layer: int | str) -> int:
     """Of a layer by number (from the end if negative) or by name."""
     names = explanation.sites
-    if isinstance(layer, str) and layer in names:
-        return names.index(layer)
+    for known in (names, explanation.site_titles):
+        if isinstance(layer, str) and layer in known:
+            return known.index(layer)
     if not isinstance(layer, str) and -len(names) <= layer < len(names):
         return int(layer) % len(names)
     raise GraphMaskError(f"Expected a layer among {', '.join(names)}, or 0 to {len(names) - 1}, got {layer!r}.")
@@ -48,20 +51,27 @@ def plot(
     ax: Axes | None = None,
     layer: int | str | None = None,
     node_labels: Sequence[str] | None = None,
+    molecule: Any = None,
 ) -> Axes:
     """See `Explanation.plot`."""
-    labels = metadata.labels(explanation, node_labels).nodes
+    drawn = molecules.of(explanation, molecule)
+    labels = molecules.names(metadata.labels(explanation, node_labels).nodes, drawn)
     if isinstance(explanation, HeteroExplanation):
         explanation = explanation.by_layer()
     at = None if layer is None else layer_number(explanation, layer)
     ax = axes(ax, (6.4, 5.2))
-    shown = part.of(explanation, all_up_to=ALL_EDGES_UP_TO, at_most=AT_MOST)
+    limit = ALL_EDGES_UP_TO if drawn is None else explanation.edge_index.shape[1]
+    shown = part.of(explanation, all_up_to=limit, at_most=AT_MOST)
     some = shown.explanation
     names = [labels[number] if labels else str(number) for number in shown.nodes]
     edges = [(int(u), int(v)) for u, v in some.edge_index.t().tolist()]
-    place = layout(range(some.num_nodes), edges, max(map(len, names), default=1))
+    if drawn is None:
+        place = layout(range(some.num_nodes), edges, max(map(len, names), default=1))
+    else:
+        place = drawn.layout(edges)
+        _bonds(ax, drawn)
     handles = _edges(ax, some, place, at)
-    _nodes(ax, place, names, shown.asked, at_most=NAMED_NODES)
+    _nodes(ax, place, names, shown.asked, at_most=NAMED_NODES, inside=drawn is not None)
     ax.set_axis_off()
     ax.set_aspect("equal")
     ax.invert_yaxis()
@@ -78,7 +88,7 @@ def plot(
 def _title(explanation: Explanation, shown: part.Part, layer: int | None) -> str:
     rows = slice(None) if layer is None else slice(layer, layer + 1)
     kept, carried = int(explanation.kept[rows].sum()), int(explanation.carried[rows].sum())
-    where = "" if layer is None else f" at {explanation.sites[layer]}"
+    where = "" if layer is None else f" at {explanation.site_titles[layer]}"
     lines = [f"{kept:,} of {carried:,} messages kept{where}", explanation.certificate]
     if heading := metadata.heading(explanation):
         lines.insert(0, heading)
@@ -94,7 +104,7 @@ def _edges(ax: Axes, some: Explanation, place: Any, layer: int | None) -> list[A
     """Draws them; returns what the legend needs. Colours tell which layers keep an edge or, of one layer, its type."""
     from matplotlib.lines import Line2D
 
-    kinds = metadata.read(some).edge_labels
+    kinds, titles = metadata.read(some).edge_labels, some.site_titles
     sites = range(len(some.sites)) if layer is None else [layer]
     groups: dict[str, str] = {}
     dropped = False
@@ -102,7 +112,7 @@ def _edges(ax: Axes, some: Explanation, place: Any, layer: int | None) -> list[A
     for edge in range(some.edge_index.shape[1]):
         by = [site for site in sites if bool(some.kept[site, edge])]
         if by:
-            name = kinds[edge] if layer is not None and kinds else " and ".join(some.sites[site] for site in by)
+            name = kinds[edge] if layer is not None and kinds else " and ".join(titles[site] for site in by)
             fates.append((edge, by, name))
         elif any(bool(some.carried[site, edge]) for site in sites):
             fates.append((edge, [], ""))
@@ -118,11 +128,21 @@ def _edges(ax: Axes, some: Explanation, place: Any, layer: int | None) -> list[A
     return handles
 
 
-def _nodes(ax: Axes, place: Any, names: Sequence[str], asked: Sequence[int], at_most: int) -> None:
+def _bonds(ax: Axes, molecule: Molecule) -> None:
+    """The molecule itself, behind what is kept of it."""
+    for number, (x0, y0, x1, y1, dashed) in enumerate(molecule.lines()):
+        (line,) = ax.plot([x0, x1], [y0, y1], color="#8a8f96", lw=1.1, ls=(0, (4, 3)) if dashed else "-", zorder=0.5)
+        line.set_gid(f"bond-{number}")
+
+
+def _nodes(
+    ax: Axes, place: Any, names: Sequence[str], asked: Sequence[int], at_most: int, inside: bool = False
+) -> None:
+    """Circles with names below them, or ``inside`` them where they are symbols of atoms."""
     if not names:
         return
     xs, ys = zip(*(place.positions[node] for node in range(len(names))), strict=True)
-    size = 60 if len(names) <= 30 else 30 if len(names) <= 80 else 12
+    size = 170 if inside else 60 if len(names) <= 30 else 30 if len(names) <= 80 else 12
     ax.scatter(xs, ys, s=size, c="white", edgecolors="#555555", zorder=3)
     for node in asked:
         marked = ax.scatter(
@@ -130,7 +150,9 @@ def _nodes(ax: Axes, place: Any, names: Sequence[str], asked: Sequence[int], at_
         )
         marked.set_gid(f"asked-{node}")
     for node, name in enumerate(names):
-        if len(names) <= at_most or node in asked:
+        if inside:
+            ax.annotate(name, (xs[node], ys[node]), fontsize=7.5, ha="center", va="center", zorder=5, parse_math=False)
+        elif len(names) <= at_most or node in asked:
             # In columns, names of the first and the last stand beside their nodes: below, they would touch.
             side = ("right", -7) if place.columns and xs[node] == min(xs) else ("left", 7)
             beside = place.columns and xs[node] in (min(xs), max(xs))
@@ -149,7 +171,7 @@ def plot_history(history: History, ax: Axes | None = None) -> Axes:
     ax = axes(ax, (6.4, 3.8))
     at = list(range(1, len(history.epochs) + 1))
     for site, shares in enumerate(zip(*(epoch.verdict.retained for epoch in history.epochs), strict=True)):
-        name = history.sites[site] if site < len(history.sites) else f"layer {site}"
+        name = history.names[site] if site < len(history.names) else f"layer {site}"
         (line,) = ax.plot(at, shares, color=PALETTE[site % len(PALETTE)], marker=MARKERS[site % len(MARKERS)], ms=4)
         line.set_label(f"kept, {name}")
     ax.set_ylim(0, 1.02)

@@ -186,7 +186,7 @@ class Attention:
     def exchanged(self, gate: Tensor, baseline: Tensor, constant: Tensor | None, generator: torch.Generator) -> Tensor:
         """As `masked`, after the dropped pairs of every head have exchanged keys and values at random.
 
-        Pair by pair, with a vector for each: this is how it is shown that nothing of them is heard.
+        It is computed pair by pair, with a vector for each, to test that the output does not depend on dropped pairs.
         """
         batch, heads, count, _ = self.query.shape
         gate = gate.expand(batch, heads, count, count)
@@ -268,7 +268,7 @@ class Attended:
         return self.pairs.shape[1]
 
     def sizes(self) -> tuple[int, int, int]:
-        """How many numbers a message has, and how many tell of a sender and of a receiver."""
+        """The widths of a message, and of what is known of its sender and of its receiver."""
         source, target = (sum(part.shape[-1] for part in parts) for parts in (self.senders(), self.receivers()))
         return self.heads * self.attention.value.shape[3], source, target
 

@@ -94,7 +94,8 @@ def tap(
     is gated where sites are discovered, ``leaky_keys`` that logits of dropped pairs stay as they are. With
     ``features``, what goes into the model is seen or replaced too.
     """
-    state = Tap(visit, edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index), sites, heads, leaky_keys)
+    edges = edge_index if isinstance(edge_index, EdgeMap) else EdgeMap(edge_index)
+    state = Tap(visit, edges, sites, heads, leaky_keys, _kinds(model) if sites is None else None)
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: state.restart())]
     switched: list[tuple[Any, str, Any]] = []
     others = ExitStack()
@@ -126,6 +127,16 @@ def tap(
         for handle in handles:
             handle.remove()
         _switch_back(switched)
+
+
+def _kinds(model: nn.Module) -> dict[str, str]:
+    """The class of every module by its name; of a tap, the class of the module that it lies in."""
+    modules = dict(model.named_modules())
+    found = {}
+    for name, module in modules.items():
+        tap = isinstance(module, (MessageTap, AdjacencyTap, AttentionTap))
+        found[name or "model"] = type(modules[name.rpartition(".")[0]] if tap else module).__name__
+    return found
 
 
 _ABSENT = object()

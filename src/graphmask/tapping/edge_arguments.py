@@ -1,7 +1,7 @@
 """Arguments of a layer with a row per edge (weights, attributes): which it compares edges by, and exchanging rows.
 
 GCNConv divides by the sum of the weights at a node, GATConv gives a node's self-loop the mean attribute of its edges:
-a dropped edge would still be heard through such an argument, so something else is put in its place.
+the output would still depend on a dropped edge through such an argument, so it is replaced too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def per_edge(bound: inspect.BoundArguments) -> dict[str, Tensor]:
             parts = value if isinstance(value, (tuple, list)) else (value,)
             nodes |= {part.shape[0] for part in parts if isinstance(part, Tensor) and part.dim()}
         elif isinstance(value, Tensor) and not is_sparse(value) and value.shape[:1] == (edges,):
-            of_nodes = edges in nodes and "edge" not in name  # as many nodes as edges: then the name must tell
+            of_nodes = edges in nodes and "edge" not in name  # as many nodes as edges: then the name decides
             found |= {} if of_nodes else {name: value}
     return found
 

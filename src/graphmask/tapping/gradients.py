@@ -15,7 +15,7 @@ _HINT = "Methods that need no gradients: erasure_search, occlusion, random."
 
 @contextmanager
 def needed() -> Iterator[None]:
-    """What PyTorch says of a model that gradients cannot pass becomes an error about that model."""
+    """Turn PyTorch's errors about a model that has no gradients into a GraphMaskError about that model."""
     try:
         yield
     except RuntimeError as error:

@@ -218,7 +218,7 @@ class TappedLayer:
         return edge_softmax.mixed(logits, gate, constant, dim)
 
     def _discover_stand_ins(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Where dropped edges of this layer would be heard other than through their messages."""
+        """Find what the output depends on besides messages: arguments and logits of edges are replaced too."""
         sites = self.sites
         mine = [number for number, site in enumerate(sites) if site.module == self.name]
         if not mine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -15,8 +16,11 @@ from graphmask.graphs.sites import Site
 class Locator:
     """Counts the calls of layers while a model runs; finds the sites where they are not known yet."""
 
-    def __init__(self, edge_map: EdgeMap, sites: tuple[Site, ...] | None) -> None:
+    def __init__(
+        self, edge_map: EdgeMap, sites: tuple[Site, ...] | None, kinds: Mapping[str, str] | None = None
+    ) -> None:
         self.edge_map = edge_map
+        self.kinds = kinds or {}  # the classes of modules, for the sites that are found
         self.discovering = sites is None
         self.sites: list[Site] = list(sites or ())
         self.place = {
@@ -119,7 +123,8 @@ class Locator:
         repeat = sum(site.module == module for site in self.sites)
         name = f"{module}#{repeat}" if repeat else module
         layer = self._layer(matched.layer, kinds or ())
-        self.sites.append(Site(name, module, (call,), reverse, () if kinds is None else (kinds,), layer))
+        types = () if kinds is None else (kinds,)
+        self.sites.append(Site(name, module, (call,), reverse, types, layer, kind=self.kinds.get(module, "")))
         return len(self.sites) - 1, 0
 
     def _layer(self, base: str, kinds: tuple[EdgeType, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The user's model is a guest: whatever happens inside `with guest(model)`, it leaves as it came."""
+"""Inside `with guest(model)` the user's model may be changed; afterwards it is as it was, also after an error."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -34,10 +34,11 @@ class Tap:
         sites: tuple[Site, ...] | None,
         heads: str = "each",
         leaky_keys: bool = False,
+        kinds: Mapping[str, str] | None = None,
     ) -> None:
         self.visit = visit
         self.mask = visit if isinstance(visit, Mask) else None
-        self.where = Locator(edge_map, sites)
+        self.where = Locator(edge_map, sites, kinds)
         self.heads = next((site.heads for site in sites or () if site.heads), heads)
         self.leaky_keys = leaky_keys
         self.live = True

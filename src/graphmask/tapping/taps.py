@@ -24,7 +24,7 @@ class MessageTap(nn.Module):
         messages: ``[E, ...]``, one per edge.
         edge_index: ``[2, E]``, row 0 sends, row 1 receives.
         nodes: ``[N, d]`` states the messages were made from, or a pair (senders', receivers').
-        edge_type: ``[E]`` relation, if the message alone does not tell it.
+        edge_type: ``[E]`` relation, if the message alone does not determine it.
         edge_attr: ``[E, k]`` or ``[E]`` anything else the layer knows of an edge.
         gate: ``[E]`` or ``[E, H]`` what the layer has weighed the messages by: attention, or a gate of its own.
     """
@@ -119,8 +119,8 @@ class AdjacencyTap(nn.Module):
 
     Gates are the bilinear ones of the paper's appendix A. Masked, it computes
     :math:`(Z_r \circ A_r) M_r + ((J - Z_r) \circ \bar A_r) B`, where :math:`\bar A` weighs every entry by one over the
-    number of entries at the receiver: with the weights themselves, as in the paper, a dropped entry's own weight would
-    still be heard.
+    number of entries at the receiver. With the weights themselves, as in the paper, the output would still depend on
+    the weight of a dropped entry.
 
     Args of the call:
         adjacency: ``[B, R, N, N]``, ``[R, N, N]`` or ``[N, N]``, dense or sparse COO, normalised as the model likes;

@@ -13,6 +13,11 @@ from collections.abc import Iterator
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch_geometric.nn import (
+    DenseGATConv,
+    DenseGCNConv,
+    DenseGINConv,
+    DenseGraphConv,
+    DenseSAGEConv,
     GraphNorm,
     JumpingKnowledge,
     LayerNorm,
@@ -27,8 +32,14 @@ from graphmask.tapping.taps import AdjacencyTap, MessageTap
 
 #: What sends along edges: beside it, attention is left as it is.
 ALONG_EDGES = (MessagePassing, MessageTap, AdjacencyTap)
-#: Attention over all nodes of a graph, recurrence along them, normalisation by the mean of a graph.
+#: Attention over all nodes of a graph, recurrence along them, normalisation by the mean of a graph, and layers over
+#: dense adjacency matrices, which need an `AdjacencyTap`.
 _MIXES = (
+    DenseGATConv,
+    DenseGCNConv,
+    DenseGINConv,
+    DenseGraphConv,
+    DenseSAGEConv,
     nn.RNNBase,
     PerformerAttention,
     PolynormerAttention,

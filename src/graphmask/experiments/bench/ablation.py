@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphmask.bars import steps
-from graphmask.experiments import runner
+from graphmask.experiments import TASKS, runner
 from graphmask.experiments.bench.markdown import table
 from graphmask.fitting.recipe import PAPER, Recipe
 
@@ -20,9 +20,6 @@ VARIANTS: dict[str, Recipe] = {
     "twice the steps": Recipe(steps=2000),
     "paper": PAPER,
 }
-
-
-TASKS = ("star", "relay")
 
 
 def measure(seeds: int) -> dict[str, Any]:
@@ -47,20 +44,19 @@ def measure(seeds: int) -> dict[str, Any]:
 
 
 def rows(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    header = ["variant", "star F1", "relay layer 1 F1", "relay layer 2 F1", "relay divergence", "relay feasible"]
-    lines = []
+    """A row per variant; per task F1 of every layer, mean divergence, and how many fits met the tolerance."""
+    header, lines = ["variant"], []
+    for task, runs in next(iter(figures["variants"].values())).items():
+        layers = len(runs[0]["f1"])
+        header += [f"{task} F1"] if layers == 1 else [f"{task} layer {layer + 1} F1" for layer in range(layers)]
+        header += [f"{task} divergence", f"{task} feasible"]
     for name, by_task in figures["variants"].items():
-        star, relay = by_task["star"], by_task["relay"]
-        lines.append(
-            [
-                name,
-                _range([run["f1"][0] for run in star]),
-                _range([run["f1"][0] for run in relay]),
-                _range([run["f1"][1] for run in relay]),
-                f"{sum(run['divergence'] for run in relay) / len(relay):.4f}",
-                f"{sum(run['feasible'] for run in relay)} of {len(relay)}",
-            ]
-        )
+        row = [name]
+        for runs in by_task.values():
+            row += [_range(list(values)) for values in zip(*(run["f1"] for run in runs), strict=True)]
+            row.append(f"{sum(run['divergence'] for run in runs) / len(runs):.4f}")
+            row.append(f"{sum(run['feasible'] for run in runs)} of {len(runs)}")
+        lines.append(row)
     return header, lines
 
 

@@ -22,6 +22,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import RGCNConv, TransformerConv
 from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
 
+from graphmask.bars import steps
 from graphmask.experiments import runner
 from graphmask.experiments.bench.memory import keep_freed_memory, peak_bytes
 from graphmask.explainer import GraphMask
@@ -236,23 +237,31 @@ def power(size: int) -> str:
     return f"1e{len(str(size)) - 1}"
 
 
-def measure(seed: int = 0, largest: int = 1_000_000) -> dict[str, Any]:
+def measure(seed: int = 0, largest: int = 1_000_000, *, progress: bool = True) -> dict[str, Any]:
     sizes = [size for size in (10_000, 100_000, 1_000_000) if size <= largest]
     figures: dict[str, Any] = {"explain_ratio": {}, "fit_step_ratio": {}, "explain_memory_ratio": {}, "models": {}}
-    with runner.one_thread():
+    several = [(name, min(100_000, largest)) for name in MODELS]
+    total = 1 + len(GROWING) + len(sizes) + len(several)
+    with runner.one_thread(), steps(total, enabled=progress) as step:
         # First, as a user's fit is: not in a process that has just let go of gigabytes.
+        step("a fit of star")
         figures["star_fit_cpu_seconds"] = runner.run("star", seed, progress=False).figures["fit_cpu_seconds"]
         keep_freed_memory()
-        figures["explain_growth"] = {name: growth(name, sizes, seed) for name in GROWING}
+        figures["explain_growth"] = {}
+        for name in GROWING:
+            step(f"growth, {name}")
+            figures["explain_growth"][name] = growth(name, sizes, seed)
         for size in sizes:
             key = power(size)
+            step(f"GCN, {key} edges")
             found = cost("GCN", size, seed)
             figures["explain_ratio"][key] = found["explain"]
             figures["fit_step_ratio"][key] = found["fit_step"]
             figures["explain_memory_ratio"][key] = found["explain_memory"]
         figures["models_at"] = power(min(100_000, largest))
-        for name in MODELS:
-            figures["models"][name] = cost(name, min(100_000, largest), seed)
+        for name, size in several:
+            step(f"{name}, {power(size)} edges")
+            figures["models"][name] = cost(name, size, seed)
     return figures
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch_geometric.data import Batch
 
+from graphmask.bars import steps
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import runner, star_graphs
 from graphmask.experiments.bench import resident
@@ -79,11 +80,12 @@ def _figures(marks: list[tuple[float, float, float, int]]) -> dict[str, float]:
     }
 
 
-def measure(graphs: int = 200_000, seed: int = 0) -> dict[str, Any]:
+def measure(graphs: int = 200_000, seed: int = 0, *, progress: bool = True) -> dict[str, Any]:
     """Rate and most resident memory in every tenth of the run, and the last over the first."""
     if graphs < 20 * AT_ONCE:
         raise GraphMaskError(f"Expected at least {20 * AT_ONCE} graphs, of which tenths are compared, got {graphs}.")
-    with TemporaryDirectory(prefix="graphmask-") as folder:
+    with TemporaryDirectory(prefix="graphmask-") as folder, steps(1, enabled=progress) as step:
+        step(f"explaining {graphs:,} graphs in a process of its own")
         figures = resident.cost(run, graphs, seed, Path(folder)).result
     first, last = figures["tenths"][0], figures["tenths"][-1]
     return figures | {"last_over_first": {name: last[name] / first[name] for name in first}}

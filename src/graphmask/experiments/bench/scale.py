@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.explain import Explainer, GNNExplainer, PGExplainer
 
+from graphmask.bars import steps
 from graphmask.experiments import runner
 from graphmask.experiments.bench.core import Subject, build, graph, medians, power, step_means
 from graphmask.experiments.bench.memory import peak_bytes
@@ -154,10 +155,13 @@ SECTIONS: dict[str, Callable[[int, int], dict[str, Any]]] = {
 }
 
 
-def measure(edges: int, seed: int = 0, sections: Sequence[str] = tuple(SECTIONS)) -> dict[str, Any]:
+def measure(
+    edges: int, seed: int = 0, sections: Sequence[str] = tuple(SECTIONS), *, progress: bool = True
+) -> dict[str, Any]:
     figures: dict[str, Any] = {"edges": edges, "seed": seed}
-    with runner.one_thread():
+    with runner.one_thread(), steps(len(sections), enabled=progress) as step:
         for name in sections:
+            step(name)
             figures |= SECTIONS[name](edges, seed)
     return figures
 

@@ -222,7 +222,7 @@ def store_figures(rows: int = 100_000_000, graphs: int = 200_000, seed: int = 0)
     if rows:
         found["rows"] = measure_rows(rows, seed, progress=False)
     if graphs:
-        found["load"] = load.measure(graphs, seed)
+        found["load"] = load.measure(graphs, seed, progress=False)
     return found
 
 

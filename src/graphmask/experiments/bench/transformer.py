@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from graphmask import bars
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.bench.memory import peak_bytes
 from graphmask.explainer import GraphMask
@@ -45,7 +46,7 @@ def make(seed: int = 0) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def measure(rounds: int = 5, steps: int = 10, heads: str = "each") -> dict[str, Any]:
+def measure(rounds: int = 5, steps: int = 10, heads: str = "each", *, progress: bool = True) -> dict[str, Any]:
     """Seconds and peak bytes of new tensors: the model, an explanation of the batch, a step of `fit`.
 
     Keys: ``forward``, ``explain`` (seconds, medians), ``step`` (a mean), the ratios of the latter two to the
@@ -62,12 +63,16 @@ def measure(rounds: int = 5, steps: int = 10, heads: str = "each") -> dict[str, 
     def explain() -> None:
         list(explainer.explain_all([batch], repair=False, allow_infeasible=True))
 
-    step = _step(explainer, batch, steps)
-    with warnings.catch_warnings():  # a fit of one step finds nothing
-        warnings.simplefilter("ignore", UserWarning)
-        explainer.fit([batch], epochs=1, progress=False)
-    once, whole = _alternately(forward, explain, rounds)
-    used, needed = peak_bytes(forward), peak_bytes(explain)
+    with bars.steps(3, enabled=progress) as begin:
+        begin("steps of training")
+        step = _step(explainer, batch, steps)
+        with warnings.catch_warnings():  # a fit of one step finds nothing
+            warnings.simplefilter("ignore", UserWarning)
+            explainer.fit([batch], epochs=1, progress=False)
+        begin("explaining beside the model's own runs")
+        once, whole = _alternately(forward, explain, rounds)
+        begin("memory")
+        used, needed = peak_bytes(forward), peak_bytes(explain)
     own = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     return {
         "sentences": SENTENCES,
