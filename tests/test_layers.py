@@ -21,6 +21,7 @@ LAYERS = (
     "bars",
     "hooks",
     "launch",
+    "devices",
     "divergence",
     "files",
     "team",
