@@ -21,6 +21,7 @@ LAYERS = (
     "bars",
     "hooks",
     "launch",
+    "texts",
     "devices",
     "divergence",
     "files",

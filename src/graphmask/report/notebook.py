@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from html import escape
+from html import escape as escape_markup
 
 from graphmask.explanation import Explanation
 from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import metadata, part
 from graphmask.report.layout import Layout, layout
+from graphmask.texts import visible
+
+
+def escape(text: str) -> str:
+    return escape_markup(visible(text))
+
 
 #: A card is a glance: the page of `to_html` has the rest.
-ALL_EDGES_UP_TO, AT_MOST, NAMED_NODES, LAYERS = 120, 120, 40, 12
+ALL_EDGES_UP_TO, AT_MOST, NAMED_NODES, LAYERS, LONGEST = 120, 120, 40, 12, 40
 KEPT, DROPPED, ASKED = "#0072b2", "#8a8f96", "#d55e00"
 
 
@@ -67,9 +73,9 @@ def _picture(shown: part.Part) -> str:
     if not some.num_nodes or (not shown.edges and not shown.asked):
         return ""
     found = metadata.labels(some).nodes
-    names = found or [str(number) for number in shown.nodes]
+    names = [visible(name) for name in found] if found else [str(number) for number in shown.nodes]
     edges = [(int(u), int(v)) for u, v in some.edge_index.t().tolist()]
-    place = layout(range(some.num_nodes), edges, max(map(len, names), default=1))
+    place = layout(range(some.num_nodes), edges, min(max(map(len, names), default=1), LONGEST))
     kept, carried = some.kept.any(0).tolist(), some.carried.any(0).tolist()
     reverse = bool(some.structure) and all(site.reverse for site in some.structure)
     lines = []

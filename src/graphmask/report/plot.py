@@ -12,6 +12,7 @@ from graphmask.hetero_explanation import HeteroExplanation
 from graphmask.report import metadata, part
 from graphmask.report.figures import DASHES, MARKERS, PALETTE, arrow
 from graphmask.report.layout import layout
+from graphmask.texts import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 ALL_EDGES_UP_TO, AT_MOST = 200, 300
 #: With more nodes, names would lie on top of each other.
 NAMED_NODES = 60
+#: A longer name takes no more room.
+LONGEST = 60
 
 
 def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
@@ -57,9 +60,9 @@ def plot(
     ax = axes(ax, (6.4, 5.2))
     shown = part.of(explanation, all_up_to=ALL_EDGES_UP_TO, at_most=AT_MOST)
     some = shown.explanation
-    names = [labels[number] if labels else str(number) for number in shown.nodes]
+    names = [visible(labels[number]) if labels else str(number) for number in shown.nodes]
     edges = [(int(u), int(v)) for u, v in some.edge_index.t().tolist()]
-    place = layout(range(some.num_nodes), edges, max(map(len, names), default=1))
+    place = layout(range(some.num_nodes), edges, min(max(map(len, names), default=1), LONGEST))
     handles = _edges(ax, some, place, at)
     _nodes(ax, place, names, shown.asked, at_most=NAMED_NODES)
     ax.set_axis_off()
@@ -112,7 +115,10 @@ def _edges(ax: Axes, some: Explanation, place: Any, layer: int | None) -> list[A
     for edge, by, name in sorted(fates, key=lambda fate: bool(fate[1])):  # kept ones on top
         site = by[-1] if by else next(site for site in sites if bool(some.carried[site, edge]))
         arrow(ax, some, site, edge, place, groups.get(name, "#8a8f96"), f"plot-{edge}")
-    handles = [Line2D([], [], color=colour, label=f"kept, {name}") for name, colour in list(groups.items())[:7]]
+    handles = [
+        Line2D([], [], color=colour, label=f"kept, {visible(name, LONGEST)}")
+        for name, colour in list(groups.items())[:7]
+    ]
     if dropped:
         handles.append(Line2D([], [], color="#8a8f96", ls=":", label="dropped"))
     return handles
