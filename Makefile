@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test coverage sanitize docs tables lint clean
+.PHONY: demo check test coverage sanitize docs tables lint clean kills fuzz matrix release-check
 
 # Corpora that lie beside the checkout; the library itself looks only where GRAPHMASK_DATA says, and in the user's cache.
 ifneq ($(wildcard ../shared/data),)
@@ -49,6 +49,28 @@ docs: $(VENV)/installed-dev
 # The tables of README and docs, from docs/figures.json; `graphmask bench all` measures what is in there.
 tables: $(VENV)/installed
 	$(BIN)/graphmask bench tables
+
+# Work that is killed at 200 random moments and begun again; see docs/reliability.md.
+kills: $(VENV)/installed-dev
+	cd tests && ../$(BIN)/python -m faults.kills 200
+
+# Mutated graphs and files for so many seconds: `make fuzz SECONDS=3600`.
+SECONDS ?= 600
+fuzz: $(VENV)/installed-dev
+	cd tests && ../$(BIN)/python -m faults.fuzz $(SECONDS)
+
+# The quick tests on other versions of Python and torch, as root on a Debian with mmdebstrap; see tools/matrix.py.
+matrix:
+	$(PYTHON) tools/matrix.py
+
+# What is uploaded: sdist and wheel, checked, and the wheel in an environment of its own, where it runs the demo.
+release-check: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet build twine
+	rm -rf out/dist out/release && $(BIN)/python -m build --outdir out/dist .
+	$(BIN)/python -m twine check --strict out/dist/*
+	ls -l out/dist/*-cp311-abi3-*.whl
+	$(PYTHON) -m venv out/release && out/release/bin/python -m pip install --quiet -c constraints.txt out/dist/*.whl
+	cd out/release && bin/graphmask --version && bin/graphmask demo
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check src tests examples docs

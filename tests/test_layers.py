@@ -22,6 +22,8 @@ LAYERS = (
     "hooks",
     "words",
     "launch",
+    "texts",
+    "devices",
     "divergence",
     "files",
     "team",

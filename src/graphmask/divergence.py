@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphmask.devices import double
 from graphmask.errors import GraphMaskError
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -131,7 +132,7 @@ class Divergence:
         elif self.name == "bernoulli":
             self.probabilities = bool(((output >= 0) & (output <= 1)).all())
         elif self.name == "gaussian":
-            self.variance = max(float(output.double().var()) if output.numel() > 1 else 0.0, 1e-12)
+            self.variance = max(float(double(output).var()) if output.numel() > 1 else 0.0, 1e-12)
         self.resolved = True
 
     def logits(self, output: Tensor) -> Tensor:

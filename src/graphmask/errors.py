@@ -8,6 +8,10 @@ class GraphMaskError(ValueError):
     """Says what was expected, what was found, and what to do about it."""
 
 
+class CannotWrite(GraphMaskError, OSError):
+    """A file or a folder could not be written: no room, no permission."""
+
+
 def check_known(what: str, value: str, known: Iterable[str]) -> str:
     """The value, if it is among the known ones; else an error that names them and the one that was meant."""
     known = list(known)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from graphmask import files
 from graphmask import team as distributed
+from graphmask.devices import device_of
 from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
@@ -170,6 +171,8 @@ class GraphMask(Method):
             whole, (loader, validation) = loader, divided(loader, validation, team.size * accumulate)
             if loader is not whole:
                 count = sum(1 for _ in loader)
+            loader = self.subject.take_all(loader)
+            validation = None if validation is None else self.subject.take_all(validation)
             again = Repeatable(loader, self.seed)
             held_out = None if validation is None else Repeatable(validation, self.seed)
             self.subject.freeze()
@@ -241,7 +244,7 @@ class GraphMask(Method):
             tolerance: the divergence that still counts as the same prediction; by default, as when fitted.
         """
         before, probe = self._fitted(), self.probe
-        validation = graphs_of(validation, self.forward)
+        validation = self.subject.take_all(validation)
         tolerance = check_tolerance(self.tolerance if tolerance is None else tolerance)
         with self.subject.frozen(), torch.no_grad():
             batches.scan(validation, "the validation loader")
@@ -378,7 +381,7 @@ def _load(
             "Load the weights that were explained, or fit again."
         )
     explainer.divergence.load_state(description["divergence"])
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model) or torch.device("cpu")
     state, rungs = checkpoint.part(tensors, "probe."), checkpoint.rungs_from_tensors(tensors)
     explainer.probe = saved.probe_of(description, state, rungs, device)
     explainer.subject = saved.subject_of(explainer.subject, description, explainer.probe)

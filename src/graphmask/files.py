@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask.errors import GraphMaskError
+from graphmask.errors import CannotWrite, GraphMaskError
 
 VERSION = 1
 #: Beyond all that we write; a file that is longer is not read into memory.
@@ -33,9 +34,30 @@ def write(path: str | Path, kind: str, tensors: dict[str, Tensor], description: 
     write_bytes(path, content)
 
 
+_FULL = {errno.ENOSPC: "there is no room left on the disk", errno.EDQUOT: "your share of the disk is used up"}
+_CLOSED = {errno.EROFS: "it can only be read", errno.EACCES: "you may not write there", errno.EPERM: "it is closed"}
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Inside, what the system says against writing becomes an error that names the file and says what to do."""
+    try:
+        yield
+    except CannotWrite:
+        raise
+    except OSError as error:
+        advice = "Make room, then start the same run again." if error.errno in _FULL else "Choose another folder."
+        why = (_FULL | _CLOSED).get(error.errno or 0) or error.strerror or str(error)
+        raise CannotWrite(f"Expected to write {path}, found that this cannot be done: {why}. {advice}") from error
+
+
 def write_bytes(path: str | Path, content: Any, tag: str = "") -> None:
     """Bytes, or what has a buffer of them; ``tag`` is in the temporary name."""
-    path = Path(path)
+    with writing(path):
+        _write_bytes(Path(path), content, tag)
+
+
+def _write_bytes(path: Path, content: Any, tag: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{tag}")
     try:

@@ -86,14 +86,6 @@ class Team:
                 shown = ", ".join(str(value)[:40] for value in values[:4]) + (", ..." if len(values) > 4 else "")
                 raise GraphMaskError(f"Expected the same {key} in all {self.size} processes, got {shown}. {advice}")
 
-    def place(self, batch: Any) -> Any:
-        """The batch where this process computes."""
-        if self.device.type == "cpu":
-            return batch
-        from accelerate.utils import send_to_device
-
-        return send_to_device(batch, self.device)
-
     @contextmanager
     def _answered(self) -> Iterator[None]:
         try:
@@ -179,7 +171,7 @@ def shares(loader: Iterable[Any], team: Team, accumulate: int = 1) -> Iterator[l
     if team.size * accumulate > 1:
         steps = groups(_apart(loader, team.rank), team.size * accumulate)
     for group in steps:
-        yield [team.place(batch) for batch in group[team.rank :: team.size]]
+        yield group[team.rank :: team.size]
 
 
 def _apart(loader: Iterable[Any], rank: int) -> Iterator[Any]:

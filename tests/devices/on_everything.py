@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import warnings
+from collections import UserDict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.explain import Explainer
 
 import graphmask
 from attention.models import BY_NAME as TOKENS
 from attention.models import batch as tokens
-from graphmask import GraphMask, masked
+from graphmask import GraphMask, devices, masked
 from graphmask.analysis import everything
 from graphmask.fitting import training
 from graphmask.graphs.batches import default_forward
+from graphmask.tapping.restore import guest
 from laws.cases import BY_NAME
 from methods.common import QUICK as METHODS
 from methods.common import quick
 
-from .standin import Generators
+from .standin import MODULE, Generators
 from .support import DEVICE, QUICK, assert_same, moved, on_both
 
 CASE = BY_NAME["GCN"]
@@ -46,11 +52,118 @@ def test_the_paper_s_recipe() -> None:
         assert_same(*on_both(run))
 
 
+class Pair(NamedTuple):
+    x: torch.Tensor
+    edge_index: torch.Tensor
+
+
+class Attributes:
+    def __init__(self, graph: Data) -> None:
+        self.x, self.edge_index, self.name = graph.x, graph.edge_index, "a graph"
+
+
+class Wrapped(UserDict[str, Any]):
+    """Moves itself, in place, as the batches of transformers do."""
+
+    def to(self, device: torch.device) -> Wrapped:
+        self.data = {key: value.to(device) for key, value in self.data.items()}
+        return self
+
+
+def test_batches_of_every_kind_are_moved_and_the_user_s_stay() -> None:
+    graph = CASE.graphs(1)[0]
+    hetero = HeteroData()
+    hetero["a"].x, hetero["a", "to", "a"].edge_index = graph.x, graph.edge_index
+    both = {"x": graph.x, "edge_index": graph.edge_index}
+    kinds: list[tuple[Any, Callable[[Any], Any]]] = [
+        (graph, lambda batch: batch.x),
+        (Batch.from_data_list([graph, graph]), lambda batch: batch.x),
+        (hetero, lambda batch: batch["a"].x),
+        (both, lambda batch: batch["x"]),
+        (Wrapped(both), lambda batch: batch["x"]),
+        ({"inner": [both], "names": ["a", "b"]}, lambda batch: batch["inner"][0]["x"]),
+        ((graph.x, graph.edge_index), lambda batch: batch[0]),
+        (Pair(graph.x, graph.edge_index), lambda batch: batch.x),
+        (Attributes(graph), lambda batch: batch.x),
+        (graph.x, lambda batch: batch),
+    ]
+    for batch, read in kinds:
+        before = read(batch)
+        found = devices.placed(batch, DEVICE)
+        assert isinstance(found, type(batch))
+        assert read(found).device == DEVICE
+        assert torch.equal(read(found).cpu(), before)
+        assert read(batch) is before
+        assert before.device.type == "cpu"
+        assert devices.placed(found, DEVICE) is found
+        assert devices.placed(batch, None) is batch
+
+
+def test_random_states_of_the_device_are_restored() -> None:
+    def draw() -> list[float]:
+        return torch.rand(3, device=DEVICE).cpu().tolist()
+
+    model = moved(BY_NAME["norm and dropout"].model(), DEVICE)
+    state = MODULE.get_rng_state()
+    expected = draw()
+    MODULE.set_rng_state(state)
+    with guest(model):
+        torch.manual_seed(3)
+        assert draw() != expected
+    assert draw() == expected
+    states = devices.random_states(DEVICE)
+    first = draw()
+    devices.set_random_states(states, DEVICE)
+    assert draw() == first
+
+
+def test_float64_where_there_is_none() -> None:
+    with pytest.raises(TypeError, match="float64"):
+        torch.ones(2, device=DEVICE).double()
+    made = devices.double(torch.tensor([1.0, 2.0], device=DEVICE)) / 3
+    assert made.dtype == torch.double
+    assert devices.back(made, DEVICE).cpu().tolist() == (torch.tensor([1.0, 2.0]) / 3).tolist()
+    assert devices.back(made, made.device) is made
+
+
 @pytest.mark.parametrize("recipe", ["noisy", "paper"])
 def test_a_generator_of_the_cpu_would_be_noticed(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Generators, "__new__", lambda *_: type(torch.default_generator)())
     with pytest.raises(RuntimeError, match="for generator"):
         fitted(DEVICE, recipe=recipe)
+
+
+#: Faults that this device showed when it was new: what stood in which module, by what stands there now.
+FAULTS = {
+    "gates.hard_concrete": ("generator=generator, device=location.device", "generator=torch.Generator()"),
+    "methods.information_bottleneck": (", device=deviation.device)", ")"),
+    "methods.pg_explainer": ("torch.Generator(probe.scales.device)", "torch.Generator()"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_put_back_would_be_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module(f"graphmask.{name}")
+    source, (now, then) = inspect.getsource(module), FAULTS[name]
+    assert now in source
+    broken = {"__name__": module.__name__}
+    exec(compile(source.replace(now, then), module.__file__ or "", "exec"), broken)
+    if name.startswith("methods."):
+        for made in [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]:
+            for key in ("prepare", "loss"):
+                monkeypatch.setattr(made, key, vars(broken[made.__name__])[key])
+
+        def run() -> None:
+            quick(name.split(".")[1], moved(CASE.model(), DEVICE)).fit(CASE.loader(1, 2), progress=False)
+    else:
+        monkeypatch.setattr(module, "noisy", broken["noisy"])
+        monkeypatch.setattr(module, "sample", broken["sample"])
+
+        def run() -> None:
+            fitted(DEVICE, recipe="paper")
+
+    with pytest.raises(RuntimeError, match=r"same device|for generator"):
+        run()
 
 
 def test_thresholds_for_another_tolerance() -> None:
@@ -156,8 +269,10 @@ def test_pages_pictures_and_paths(tmp_path: Path) -> None:
 def test_a_store_and_its_analyses(tmp_path: Path) -> None:
     def run(device: torch.device) -> Any:
         explainer, _ = fitted(device)
-        loader = moved(CASE.loader(2, 6), device)
+        loader = CASE.loader(2, 6)
         store = explainer.explain_all(loader, out=tmp_path / device.type, allow_infeasible=True, progress=False)
+        first = next(iter(store))
+        assert {tensor.device.type for tensor in (first.kept, first.scores, first.original, first.masked)} == {"cpu"}
         tables = {plan.name: plan.work() for plan in everything.of_store(store)}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -184,8 +299,8 @@ def test_methods(name: str) -> None:
 
     def run(device: torch.device) -> list[Any]:
         method = quick(name, moved(case.model(), device))
-        method.fit(moved(case.loader(2, 2), device), progress=False)
-        return list(method.explain_all(moved(case.loader(1, 2, 50), device), repair=False))
+        method.fit(case.loader(2, 2), progress=False)
+        return list(method.explain_all(case.loader(1, 2, 50), repair=False))
 
     assert_same(*on_both(run))
 

@@ -66,9 +66,9 @@ def test_fit_and_explain(name: str) -> None:
 
     def run(device: torch.device) -> list[Any]:
         explainer = GraphMask(moved(case.model(), device), recipe=QUICK)
-        loader = moved(case.loader(2, 2), device)
+        loader = case.loader(2, 2)  # on the CPU: batches are moved to the model
         explainer.fit(loader, loader, progress=False)
-        held_out = [moved(case.one(graph), device) for graph in case.graphs(2)]
+        held_out = [case.one(graph) for graph in case.graphs(2)]
         bare = list(explainer.explain_all(held_out, repair=False, allow_infeasible=True))
         return bare + list(explainer.explain_all(held_out, allow_infeasible=True))
 
@@ -81,8 +81,8 @@ def test_heterogeneous(name: str) -> None:
 
     def run(device: torch.device) -> list[Any]:
         explainer = GraphMask(moved(case.model(), device), case.forward, recipe=QUICK)
-        explainer.fit([hetero_batch(0, 1, 2).to(device)], progress=False)
-        return list(explainer.explain_all([hetero_batch(5, 6).to(device)], allow_infeasible=True))
+        explainer.fit([hetero_batch(0, 1, 2)], progress=False)
+        return list(explainer.explain_all([hetero_batch(5, 6)], allow_infeasible=True))
 
     assert_same(*on_both(run))
 
@@ -103,7 +103,7 @@ def test_transformers(name: str, heads: str) -> None:
 
     def run(device: torch.device) -> list[Any]:
         explainer = GraphMask(moved(model, device), recipe=QUICK, heads=heads)
-        explainer.fit([moved(sentences(0), device)], progress=False)
-        return list(explainer.explain_all([moved(sentences(1), device)], allow_infeasible=True))
+        explainer.fit([sentences(0)], progress=False)
+        return list(explainer.explain_all([sentences(1)], allow_infeasible=True))
 
     assert_same(*on_both(run))

@@ -2,14 +2,16 @@
 
 PyTorch can host a backend that is written in Python. Tensors on it are a subclass that reports the device
 ``standin:0``; every operation is carried out on the CPU data. Refused are operands on different devices (but for CPU
-numbers without dimensions, which CUDA takes too), a generator of another device, and `numpy()`.
+numbers without dimensions, which CUDA takes too), a generator of another device, and `numpy()`, as CUDA refuses them;
+and float64, which Apple's GPUs (mps) refuse. Without a generator, random numbers come from a state of the device's own.
 
 Registering it changes PyTorch for the whole process, so `test_devices.py` runs the tests that need it in another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,6 +35,8 @@ class OnDevice(torch.Tensor):
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor) -> OnDevice:
+        if raw.dtype == torch.double:
+            raise TypeError(f"Cannot convert a {NAME} Tensor to float64 dtype: the {NAME} framework has no float64.")
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             raw.shape,
@@ -92,7 +96,11 @@ def _dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     target = kwargs.get("device")
     if target is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
-    found = func(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+    if torch.Tag.nondeterministic_seeded in func.tags and not any(isinstance(leaf, _Generator) for leaf in leaves):
+        with MODULE.drawing():
+            found = func(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+    else:
+        found = func(*tree_map(_raw, args), **tree_map(_raw, kwargs))
     if target is not None and torch.device(target).type != NAME:
         return found
     owners = {id(tensor.raw): tensor for tensor in tensors if isinstance(tensor, OnDevice)}
@@ -155,7 +163,17 @@ class Generators(metaclass=_AnyGenerator):
 
 
 class _Module:
-    """``torch.standin``, as ``torch.cuda`` is there for CUDA. Its random numbers are those of the CPU."""
+    """``torch.standin``, as ``torch.cuda`` is there for CUDA. Its random state is its own, seeded as the CPU's is."""
+
+    state = torch.Generator().manual_seed(0).get_state()
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Inside, what is drawn on the CPU is drawn from the state of this device."""
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.state)
+            yield
+            self.state = torch.get_rng_state()
 
     def is_initialized(self) -> bool:
         return True
@@ -170,19 +188,22 @@ class _Module:
         return False
 
     def manual_seed_all(self, seed: int) -> None:
-        return
+        self.state = _Generator().manual_seed(seed).get_state()
 
     def device_count(self) -> int:
         return 1
 
     def get_rng_state(self, device: Any = 0) -> torch.Tensor:
-        return torch.get_rng_state()
+        return self.state.clone()
 
     def set_rng_state(self, state: torch.Tensor, device: Any = 0) -> None:
-        torch.set_rng_state(state)
+        self.state = state.clone()
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
+
+
+MODULE = _Module()
 
 
 def _empty(
@@ -230,7 +251,7 @@ def install() -> torch.device:
     """Make the device known to this process, once and for all."""
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as set_up
 
-    set_up(NAME, backend_module=_Module())
+    set_up(NAME, backend_module=MODULE)
     torch.Generator = Generators  # type: ignore[assignment, misc]
     for name, function in (
         ("empty.memory_format", _empty),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphmask.analysis.scoring import run_each, studied
 from graphmask.analysis.tables import table
+from graphmask.devices import back, double
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
@@ -89,7 +90,7 @@ def tolerance_curve(
     gates = graphs = 0
     with studied(method, loader, allow_infeasible) as cases:
         for case, choice in cases:
-            everything = case.gates_per_graph(case.trace.carried).double().cpu()[None]
+            everything = case.gates_per_graph(case.trace.carried).cpu().double()[None]
             nothing = torch.zeros_like(everything)
             swept = _sweep(case, choice, by, levels)
             sizes, distances, changed = (
@@ -125,14 +126,14 @@ def _sweep(case: Case, choice: Choice, by: str, levels: Sequence[float]) -> tupl
             if rank is None:
                 gates = carried & (choice.scores > level)
             else:
-                gates = carried & (rank < (level * total.double() - 1e-9).ceil()[owner])
+                gates = carried & (rank < back((level * double(total) - 1e-9).ceil().long(), rank.device)[owner])
             sizes.append(case.gates_per_graph(gates))
             yield gates
 
     outputs = run_each(case, cuts(), choice.baselines)
     found = [(case.distance(output).clamp_min(0), case.flips(output)) for output in outputs]
     parts = sizes, [distance for distance, _ in found], [flips for _, flips in found]
-    kept, distances, changed = (torch.stack(part).double().cpu() for part in parts)
+    kept, distances, changed = (torch.stack(part).cpu().double() for part in parts)
     return kept, distances, changed
 
 
@@ -163,7 +164,7 @@ def baseline_swap(method: Method, loader: Iterable[Any], *, allow_infeasible: bo
                     output = case.run(choice.kept, baselines)
                 distance, flips = case.distance(output).clamp_min(0), case.flips(output)
                 faithful = distance <= method.tolerance
-                sums[number] += torch.stack([distance.sum(), flips.sum(), faithful.sum()]).double().cpu()
+                sums[number] += torch.stack([distance.sum(), flips.sum(), faithful.sum()]).cpu().double()
     rows = [(name, *row) for name, row in zip(names, (sums / graphs).tolist(), strict=True)]
     return table({"baseline": str, "divergence": float, "flips": float, "faithful": float}, rows)
 
@@ -173,6 +174,7 @@ def mean_messages(method: Method, loader: Iterable[Any]) -> list[Tensor]:
     """Per site the mean over a loader of all that a baseline takes the place of: messages, and what edges are compared
     by; see `sites.StandIn`."""
     subject = method.subject
+    loader = subject.take_all(loader)
     with subject.frozen():
         if subject.sites is None:
             (first,), _ = batches.first_few(loader, 1)

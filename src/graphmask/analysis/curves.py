@@ -11,6 +11,7 @@ from torch import Tensor
 from graphmask.analysis.fidelity import BASELINE, DROPPED, KEPT, ZERO
 from graphmask.analysis.scoring import run_each, studied
 from graphmask.analysis.tables import table
+from graphmask.devices import back, double
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
@@ -60,7 +61,7 @@ def sparsity_curve(
             baselines = case.zeros() if replaced_by == ZERO else choice.baselines
             for row, output in enumerate(run_each(case, _cuts(case, choice, side, levels), baselines)):
                 moved = case.distance(output).clamp_min(0), case.flips(output)
-                sums[row] += torch.stack([value.double().sum() for value in moved]).cpu()
+                sums[row] += torch.stack([double(value).sum() for value in moved]).cpu()
     rows = [(level, *row) for level, row in zip(levels, (sums / max(graphs, 1)).tolist(), strict=True)]
     return table({"level": float, "divergence": float, "flips": float}, rows)
 
@@ -77,7 +78,7 @@ def area_under(curve: polars.DataFrame, measure: str = "divergence") -> float:
 def _cuts(case: Case, choice: Choice, side: str, levels: Sequence[float]) -> Iterator[Tensor]:
     carried, owner = case.trace.carried, case.split.edge_graph
     rank = case.gate_order(-choice.scores, carried)
-    total = case.gates_per_graph(carried).double()
+    total = double(case.gates_per_graph(carried))
     for level in levels:
-        first = rank < (level * total - 1e-9).ceil()[owner]
+        first = rank < back((level * total - 1e-9).ceil().long(), rank.device)[owner]
         yield carried & (first if side == KEPT else ~first)

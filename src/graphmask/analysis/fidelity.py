@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graphmask.analysis.scoring import run_each, studied
 from graphmask.analysis.tables import table
+from graphmask.devices import double
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
@@ -158,7 +159,7 @@ def _measure(
                     for layer, output in zip([None, *range(len(sites))], outputs, strict=True):
                         total = sums.setdefault((side, instead, layer), {})
                         for measure, value in _rows(case, output).items():
-                            total[measure] = total.get(measure, 0.0) + float(value.double().sum())
+                            total[measure] = total.get(measure, 0.0) + float(double(value).sum())
     for found in sums.values():
         found.update({measure: value / max(rows, 1) for measure, value in found.items()})
     return sums, sites

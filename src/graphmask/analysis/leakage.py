@@ -103,7 +103,7 @@ def baseline_leakage(
                 found.append(_only_baselines(case, choice, shuffle(choice.kept, carried, owner, generator)))
             if sum(map(len, labels)) >= most:
                 break
-    matrices = [torch.cat(found)[:most].double().cpu() for found in (outputs, *shuffled)]
+    matrices = [torch.cat(found)[:most].cpu().double() for found in (outputs, *shuffled)]
     return _compare(matrices[0], matrices[1:], torch.cat(labels)[:most].cpu(), seed)
 
 
@@ -156,8 +156,8 @@ def shuffle(kept: Tensor, carried: Tensor, graph: Tensor, generator: torch.Gener
     for row, sent, found in zip(kept, carried, mixed, strict=True):
         edges = sent.nonzero().view(-1)
         edges = edges[graph[edges].argsort(stable=True)]
-        random = torch.rand(len(edges), generator=generator, dtype=torch.double).to(kept.device)
-        order = random.argsort()
+        random = torch.rand(len(edges), generator=generator, dtype=torch.double)
+        order = random.argsort().to(kept.device)
         order = order[graph[edges][order].argsort(stable=True)]
         found[edges[order]] = row[edges]
     return mixed

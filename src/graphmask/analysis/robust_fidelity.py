@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from graphmask.analysis.scoring import run_each, studied
 from graphmask.analysis.tables import table
+from graphmask.devices import back, double, forked
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
@@ -171,7 +172,7 @@ def fine_tuned(
     batches.check_loader(loader, "the loader")
     tuned = copy.deepcopy(method.model)
     generator = torch.Generator().manual_seed(seed)
-    with method.subject.frozen(), torch.random.fork_rng(devices=[]):
+    with method.subject.frozen(), forked(method.subject.device):
         torch.manual_seed(seed)
         tuned.train()
         for parameter in tuned.parameters():
@@ -220,23 +221,23 @@ def _explained(case: Case, choice: Choice, sizes: Sequence[float] | None) -> Ite
     sent, owner = _sent(case), case.split.edge_graph
     scores = choice.scores.where(case.trace.carried, -torch.inf).amax(0)
     rank = case.gate_order(-scores[None], sent[None])[0]
-    total = case.gates_per_graph(sent[None]).double()
+    total = double(case.gates_per_graph(sent[None]))
     for size in sizes:
         _check_share("each of sizes", size)
-        yield sent & (rank < (size * total - 1e-9).ceil()[owner])
+        yield sent & (rank < back((size * total - 1e-9).ceil().long(), rank.device)[owner])
 
 
 def _ratio(case: Case, part: Tensor, alpha: float, beta: float) -> Tensor:
     """[E] the probability with which an edge of the ``part`` is removed, by its graph"""
-    edges, size = (case.gates_per_graph(some[None]).double() for some in (_sent(case), part))
-    return (beta * edges / size.clamp_min(1)).clamp_max(alpha)[case.split.edge_graph]
+    edges, size = (double(case.gates_per_graph(some[None])) for some in (_sent(case), part))
+    return back((beta * edges / size.clamp_min(1)).clamp_max(alpha), part.device)[case.split.edge_graph]
 
 
 def _left_out(case: Case, beta: float, generator: torch.Generator) -> Tensor:
     """bool [E] of each graph so many edges, rounded down, at random"""
     sent, owner = _sent(case), case.split.edge_graph
     draws = torch.rand(len(owner), generator=generator).to(owner.device)
-    wanted = (beta * case.gates_per_graph(sent[None]).double() + 1e-9).floor()
+    wanted = back((beta * double(case.gates_per_graph(sent[None])) + 1e-9).floor().long(), owner.device)
     return sent & (case.gate_order(draws[None], sent[None])[0] < wanted[owner])
 
 
@@ -285,7 +286,7 @@ class _Sums:
             outputs = run_each(case, _draws(case, removal, samples, seed), case.zeros())
             for output in outputs:
                 for measure, value in _changes(case, target, output).items():
-                    sums[measure] = sums.get(measure, 0.0) + float(value.double().sum())
+                    sums[measure] = sums.get(measure, 0.0) + float(double(value).sum())
 
     def table(self) -> polars.DataFrame:
         rows = []
@@ -299,7 +300,7 @@ def _draws(case: Case, removal: Tensor, samples: int, seed: int) -> Iterator[Ten
     """[L, E] gates, all layers alike; the same for a graph whatever batch it is in."""
     for sample in range(samples):
         uniform = case.uniform(seed * 1_000_003 + 7919 * sample)[0]
-        yield case.trace.carried & (uniform.double() >= removal)
+        yield case.trace.carried & (uniform.to(removal.dtype) >= removal)
 
 
 def _changes(case: Case, target: Tensor, output: Tensor) -> dict[str, Tensor]:
@@ -307,11 +308,11 @@ def _changes(case: Case, target: Tensor, output: Tensor) -> dict[str, Tensor]:
     divergence, whole = case.divergence, case.trace.output
     found: dict[str, Tensor] = {}
     if divergence.has_classes:
-        found[ACCURACY] = divergence.flips(target, output).double() - divergence.flips(target, whole).double()
+        found[ACCURACY] = double(divergence.flips(target, output)) - double(divergence.flips(target, whole))
     before = confidence(divergence, target, whole)
     if before is not None:
         after = confidence(divergence, target, output)
         assert after is not None
-        found[PROBABILITY] = before.double() - after.double()
+        found[PROBABILITY] = double(before) - double(after)
     found[DIVERGENCE] = divergence(whole, output).clamp_min(0)
     return found

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphmask.devices import double
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import GATES_AT_ONCE, MOST_COPIES, Case, Choice
 from graphmask.explaining.method import Method
@@ -135,7 +136,7 @@ def measures(case: Case, output: Tensor, score: Score | None) -> dict[str, tuple
         if isinstance(value, tuple):
             return {"score": (float(value[0]), float(value[1]))}
         if isinstance(value, Tensor) and value.dim() and value.shape[0] == rows and value.numel() == rows:
-            return {"score": (float(value.double().sum()), rows)}
+            return {"score": (float(double(value).sum()), rows)}
         if isinstance(value, Tensor) and value.numel() != 1:
             raise GraphMaskError(
                 f"Expected the score to be one number or one per output row ({rows}), got shape {tuple(value.shape)}."
@@ -148,7 +149,7 @@ def measures(case: Case, output: Tensor, score: Score | None) -> dict[str, tuple
         right = _right(case, output)
         if right is not None:
             found["accuracy"] = float(right.sum()), rows
-    found["divergence"] = float(divergence(case.trace.output, output).double().sum()), rows
+    found["divergence"] = float(double(divergence(case.trace.output, output)).sum()), rows
     return found
 
 

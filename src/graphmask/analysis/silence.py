@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphmask.analysis.scoring import studied
 from graphmask.analysis.tables import table
+from graphmask.devices import double
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case
 from graphmask.explaining.method import Method
@@ -46,10 +47,10 @@ def silence(
                 for draw in range(draws):
                     generator = torch.Generator().manual_seed((seed * 1_000_003 + number) * draws + draw)
                     other = case.run(choice.kept, choice.baselines, exchange=generator)
-                    distance = case.per_graph(case.divergence(masked, other)).clamp_min(0).double().cpu()
-                    changed = case.per_graph(case.divergence.flips(masked, other).double()).cpu()
+                    distance = case.per_graph(case.divergence(masked, other)).clamp_min(0).cpu().double()
+                    changed = case.per_graph(case.divergence.flips(masked, other).float()).cpu().double()
                     sums[draw] += torch.stack([distance.sum(), changed.sum()])
-                    moved = (other - masked).abs().max().double().cpu()
+                    moved = (other - masked).abs().max().cpu().double()
                     most[draw] = torch.maximum(most[draw], torch.stack([distance.max(), moved]))
     rows = [
         (draw, float(sums[draw, 0]) / graphs, float(most[draw, 0]), float(sums[draw, 1]) / graphs, float(most[draw, 1]))
@@ -106,7 +107,7 @@ def _without(case: Case, gone: Tensor) -> Tensor:
     """[3] number of edges deleted, and sums over graphs of divergence and flips."""
     output = case.subject(_deleted(case.batch, gone))
     distance, flips = case.distance(output).clamp_min(0), case.flips(output)
-    return torch.stack([gone.sum().double().cpu(), distance.double().sum().cpu(), flips.double().sum().cpu()])
+    return torch.stack([gone.sum().cpu().double(), double(distance).sum().cpu(), double(flips).sum().cpu()])
 
 
 def _deleted(batch: Any, gone: Tensor) -> Any:

@@ -15,8 +15,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from graphmask import launch
+from graphmask.texts import visible
 
 Seed = Annotated[int, typer.Option(help="Seed of data, model and gates.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
@@ -36,10 +38,10 @@ def write_json(path: Path | None, figures: dict[str, Any]) -> None:
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table for people on a terminal, plain columns in a pipe."""
-    console.print(title, highlight=False, soft_wrap=True)
+    console.print(Text(visible(title)), highlight=False, soft_wrap=True)
     table = RichTable()
     for number, name in enumerate(header):
-        table.add_column(name, justify="left" if number == 0 else "right")
-    for row in rows:
-        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
+        table.add_column(Text(visible(name)), justify="left" if number == 0 else "right")
+    for row in rows:  # as Text: square brackets in a label are no styles
+        table.add_row(*(Text(f"{value:.4g}" if isinstance(value, float) else visible(str(value))) for value in row))
     (console if sys.stdout.isatty() else Console(width=140, quiet=console.quiet)).print(table)

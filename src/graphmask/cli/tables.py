@@ -48,10 +48,14 @@ def _short(cell: Any) -> Any:
 
 
 def _flat(frame: Any) -> Any:
-    """Lists have no place in a CSV."""
+    """For a CSV file: it has no place for lists, and a spreadsheet takes some texts for formulas."""
     import polars
 
+    from graphmask.texts import cell
+
     lists = [name for name, kind in frame.schema.items() if kind == polars.List]
-    return frame.with_columns(
+    flat = frame.with_columns(
         polars.col(name).list.eval(polars.element().cast(polars.String)).list.join(" ") for name in lists
     )
+    texts = [name for name, kind in flat.schema.items() if kind == polars.String]
+    return flat.with_columns(polars.col(name).map_elements(cell, return_dtype=polars.String) for name in texts)

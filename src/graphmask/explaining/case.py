@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphmask.devices import double
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.graphs import batches
@@ -195,11 +196,15 @@ class Case:
         whole = torch.zeros(split.count, dtype=torch.long, device=here.device).index_add(0, split.edge_graph, here)
         sites = torch.arange(len(trace.sites), device=here.device)[:, None]
         mixed = _scramble(_scramble(whole[split.edge_graph] + self.rank) + sites)
-        return ((mixed >> 11) & ((1 << 52) - 1)).double().add(0.5).div(1 << 52).to(trace.output.dtype)
+        return double((mixed >> 11) & ((1 << 52) - 1)).add(0.5).div(1 << 52).to(trace.output.dtype).to(here.device)
 
     def normal(self, seed: int) -> Tensor:
         """[L, E] standard normal numbers, likewise."""
-        return torch.special.ndtri(self.uniform(seed).double().clamp(1e-12, 1 - 1e-12)).to(self.trace.output.dtype)
+        return (
+            torch.special.ndtri(double(self.uniform(seed)).clamp(1e-12, 1 - 1e-12))
+            .to(self.trace.output.dtype)
+            .to(self.trace.output.device)
+        )
 
     def cut(self, scores: Tensor, threshold: float, baselines: Sequence[Tensor] | None = None) -> Choice:
         """Keep what scores above the threshold; nothing is sent where nothing is carried."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from graphmask import labels, store
 from graphmask import team as distributed
+from graphmask.devices import placed
 from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
 from graphmask.explaining import repairing
@@ -28,7 +29,6 @@ from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
 from graphmask.graphs.layout import Types, agreed
 from graphmask.graphs.sites import Site
-from graphmask.graphs.wrapped_batches import graph_in, graphs_of
 from graphmask.hetero_explanation import types_of
 from graphmask.store import Store
 from graphmask.store.columns import Metadata
@@ -139,7 +139,7 @@ class Method(ABC):
 
     def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> Any:
         """Learn from data what explaining needs; most methods need nothing."""
-        loader = graphs_of(loader, self.forward)
+        loader = self.subject.take_all(loader)
         with self.subject.frozen():
             batches.scan(loader, "the loader")
             self.subject = found_on(self.subject, loader)
@@ -253,7 +253,7 @@ class Method(ABC):
         method = copy.copy(self)  # what is found on the first batch holds for the others of this call
 
         def explain(batch: Any, where: str) -> list[Explanation]:
-            batch, more = team.place(batch), {"counterfactual": True} if counterfactual else {}
+            more = {"counterfactual": True} if counterfactual else {}
             found = method._explain(batch, repair, where, **more)
             if method.sites is None and any(explanation.edge_index.shape[1] for explanation in found):
                 method.subject = replace(method.subject, sites=found[0].structure, types=types_of(found[0]))
@@ -316,8 +316,7 @@ class Method(ABC):
             index: as in `explain`.
             forward: another way to call the model. With ``index`` or ``forward`` the batch is one case as a whole.
         """
-        if forward is None and self.forward is batches.default_forward:
-            batch = graph_in(batch)
+        batch = self.subject.take(batch) if forward is None else placed(batch, self.subject.device)
         batches.check(batch, where)
         subject = self.subject if forward is None else replace(self.subject, forward=forward)
         types = agreed(subject.types, batches.types_of(batch), where, subject.sites is not None)

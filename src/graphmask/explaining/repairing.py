@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
+from graphmask.devices import back, double
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.rows import nodes_read, receptive_field
@@ -33,7 +34,8 @@ ONE_BY_ONE, PASSES = 32, 2
 
 def holds(case: Case, output: Tensor) -> Tensor:
     """bool [G]: within tolerance, and the same prediction in every row; as `Explanation` will say."""
-    return (case.distance(output).double() <= case.tolerance) & (case.flips(output) == 0)
+    distance = case.distance(output)
+    return back(double(distance) <= case.tolerance, distance.device) & (case.flips(output) == 0)
 
 
 class Repaired(NamedTuple):
@@ -133,7 +135,7 @@ def _for_its_rows(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, T
         return dropped, several
 
     def near(output: Tensor) -> Tensor:
-        return case.distance(output).double() <= case.tolerance
+        return back(double(case.distance(output)) <= case.tolerance, output.device)
 
     opened, bands = choice.kept, _bands(choice)
     with torch.no_grad():
@@ -302,15 +304,17 @@ def _ranks(case: Case, gates: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
 
 def _levels(values: Tensor, graph: Tensor) -> Tensor:
     """Whole numbers in the order of the values of each graph; the same for those that differ by rounding at most."""
+    device, values = graph.device, double(values)
+    graph = graph.to(values.device)
     order = values.argsort(stable=True)
     order = order[graph[order].argsort(stable=True)]
-    value, level = values[order].double(), torch.zeros_like(graph)
+    value, level = values[order], torch.zeros_like(graph)
     new = (value.diff() > PART) | (graph[order].diff() > 0)
     # Of many gates, each may be close to the next: not so far that the first and the last are the same.
     start = torch.where(new, torch.arange(1, len(value), device=new.device), 0).cummax(0).values
     far = ((value[1:] - value[start]) / (10 * PART)).floor()
     level[order[1:]] = (new | (far.diff(prepend=far[:1]) > 0)).cumsum(0)
-    return level
+    return back(level, device)
 
 
 def _pull(case: Case, kept: Tensor, baselines: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> Tensor:
@@ -333,14 +337,15 @@ def _pull(case: Case, kept: Tensor, baselines: Sequence[Tensor], loss: Callable[
     pull, split = -slope.nan_to_num(), case.split
 
     def largest(values: Tensor, owner: Tensor) -> Tensor:
-        flat = values.detach().double().abs().reshape(len(values), -1).amax(1)
-        return flat.new_zeros(split.count).scatter_reduce(0, owner, flat.nan_to_num(), "amax")
+        flat = double(values.detach()).abs().reshape(len(values), -1).amax(1)
+        return flat.new_zeros(split.count).scatter_reduce(0, owner.to(flat.device), flat.nan_to_num(), "amax")
 
     if not pull.numel():
         return pull
     rounding = 10 * torch.finfo(original.dtype).eps * largest(original, split.row_graph)
     moved, most = largest(output - original, split.row_graph), largest(pull.t(), split.edge_graph)
-    return torch.where((most > 0) & (rounding < PART * moved), 1 / most, 0)[split.edge_graph] * pull
+    scale = torch.where((most > 0) & (rounding < PART * moved), 1 / most, 0)
+    return back(scale, pull.device)[split.edge_graph] * pull
 
 
 def _part(case: Case, choice: Choice, wanted: Tensor) -> tuple[Case, Choice, Tensor, Tensor] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphmask.devices import double
 from graphmask.errors import GraphMaskError
 from graphmask.gates.probe import Probe
 from graphmask.ops.kernels import LIMIT
@@ -145,11 +146,11 @@ class Validation:
         for batch, original in self.batches:
             kept = original.values > limits.to(original.values.device)
             masked = self.probe.masked(self.subject, batch, original.edge_map, kept)
-            divergence = self.divergence(original.output, masked).double()
+            divergence = double(self.divergence(original.output, masked))
             flips = self.divergence.flips(original.output, masked)
             of_rows = [divergence.sum(), (divergence**2).sum(), flips.sum(), (divergence <= self.tolerance).sum()]
             sums[0] += masked.shape[0]
-            sums[1:5] += torch.stack([value.double().cpu() for value in of_rows])
+            sums[1:5] += torch.stack([value.cpu().double() for value in of_rows])
             sums[5:] += torch.cat([kept.sum(1), original.carried.sum(1)]).cpu()
         return Tally(self.team.sum(sums))
 

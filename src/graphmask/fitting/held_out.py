@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset
 from torch_geometric.loader import DataLoader as GraphLoader
 
-from graphmask.graphs.wrapped_batches import Graphs, graph_in
+from graphmask.graphs.wrapped_batches import Taken, graph_in
 
 #: Examples that are enough to judge on; and the share of the loader's that is held out, at most, to get there.
 ENOUGH, SHARE = 200, 0.15
@@ -38,9 +38,9 @@ def divided(
 
 
 def _split(loader: Iterable[Any], missing: int, together: int) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    if isinstance(loader, Graphs):
+    if isinstance(loader, Taken):
         fitted, judged = _split(loader.loader, missing, together)
-        return Graphs(fitted), None if judged is None else Graphs(judged)
+        return Taken(fitted, loader.take), None if judged is None else Taken(judged, loader.take)
     if isinstance(loader, (list, tuple)):
         return _of_batches(loader, missing, together)
     if not isinstance(loader, DataLoader) or type(loader) not in (DataLoader, GraphLoader):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from graphmask.devices import forked
 from graphmask.fitting.calibration import SOME_EXAMPLES
 from graphmask.fitting.history import History
 from graphmask.fitting.step import take_step
@@ -41,7 +42,7 @@ def run(
                 break
             if training.due:
                 mode(False)
-                with torch.random.fork_rng(devices=[]):
+                with forked(training.subject.device):
                     training.record(training.review(training.judge(again, held_out, SOME_EXAMPLES)))
                 mode(True)
             divergence, gates = take_step(training, mine)

@@ -25,8 +25,8 @@ class First:
     """The batches that a fit begins with."""
 
     opening: list[Any]  #: all up to the first step that has edges
-    seen: list[Any]  #: sites and scales are found on these, which are in place; the first of them has edges
-    steps: list[list[Any]]  #: step by step, those of this process, in place: baselines are tried on these
+    seen: list[Any]  #: sites and scales are found on these, the first of them has edges
+    steps: list[list[Any]]  #: step by step, those of this process: baselines are tried on these
     types: Types | None  #: of heterogeneous data
 
 
@@ -42,14 +42,14 @@ def first_batches(loader: Iterable[Any], team: Team, accumulate: int) -> First:
         if not any(map(batches.has_edges, group)):
             continue
         if not seen:
-            seen = [team.place(batch) for batch in sorted(group, key=lambda batch: not batches.has_edges(batch))]
-        steps.append([team.place(batch) for batch in group[team.rank :: team.size]])
+            seen = sorted(group, key=lambda batch: not batches.has_edges(batch))
+        steps.append(group[team.rank :: team.size])
         if len(steps) == FIRST_STEPS:
             break
     types = None
     if seen and batches.adapter(seen[0]).by_type:  # some batches may lack types: sites are found on one with most
         (most, *_), types = batches.first_few(loader, FIRST_STEPS)
-        seen = [team.place(most), *(seen if together > 1 else ())]
+        seen = [most, *(seen if together > 1 else ())]
     return First(opening, seen, steps, types)
 
 

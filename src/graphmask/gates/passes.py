@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphmask.devices import random_states, set_random_states
 from graphmask.gates.networks import SiteSpec
 from graphmask.gates.probe import Probe
 from graphmask.graphs import batches
@@ -30,7 +31,7 @@ class Own:
     def of(cls, edges: Tensor, like: Tensor) -> Own:
         """From positions in the user's edges, -1 for a loop of the layer's own."""
         others = (edges >= 0).to(like.dtype)
-        return cls(1 - others, others, float(others.sum(dtype=torch.double)))
+        return cls(1 - others, others, float((edges >= 0).sum()))
 
     @classmethod
     def none(cls, like: Tensor) -> Own:
@@ -189,7 +190,7 @@ class Passes:
         """The output of the original model, whose messages are captured on the way; known ones are not run again."""
         # Both passes draw the same dropout: what differs between them is the masking alone.
         device = self.probe.scales.device
-        random_state = _random_state(device)
+        random_state = random_states(device)
         known = self._last_run
         if known is not None and known.proven and known.is_of(batch):
             for messages in known.messages:
@@ -199,10 +200,10 @@ class Passes:
         with torch.no_grad(), self.subject.tap(lambda m: capture(run.see(m)), edge_map) as state:
             run.output = self.subject(batch)
             state.check_complete()
-        run.pure &= all(torch.equal(*states) for states in zip(random_state, _random_state(device), strict=True))
+        run.pure &= all(torch.equal(*states) for states in zip(random_state, random_states(device), strict=True))
         run.proven = run.repeats(known)
         self._last_run = run if run.pure else None
-        _set_random_state(random_state, device)
+        set_random_states(random_state, device)
         return run.output
 
 
@@ -212,13 +213,3 @@ def _content(batch: Any) -> list[Any] | None:
     if not all(value is None or isinstance(value, (Tensor, bool, int, float, str)) for value in values):
         return None
     return [(id(value), value._version) if isinstance(value, Tensor) else value for value in values]
-
-
-def _random_state(device: torch.device) -> list[Tensor]:
-    return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
-
-
-def _set_random_state(state: list[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state[0])
-    if len(state) > 1:
-        torch.cuda.set_rng_state(state[1], device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,14 +24,16 @@ def graph_in(batch: Any) -> Any:
     return graphs[0] if len(graphs) == 1 else batch
 
 
-class Graphs:
-    """A loader's batches without their company, as often as the loader gives them."""
+class Taken:
+    """A loader's batches as a function makes them, as often as the loader gives them."""
 
-    def __init__(self, loader: Iterable[Any]) -> None:
-        self.loader = loader
+    def __init__(self, loader: Iterable[Any], take: Callable[[Any], Any]) -> None:
+        self.loader, self.take = loader, take
+        if isinstance(loader, list | tuple) and len(loader) == 1:  # one large graph is moved to a device once
+            self.loader, self.take = [take(loader[0])], lambda batch: batch
 
     def __iter__(self) -> Iterator[Any]:
-        return map(graph_in, self.loader)
+        return map(self.take, self.loader)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -39,11 +41,14 @@ class Graphs:
 
 def graphs_of(loader: Iterable[Any], forward: Forward) -> Iterable[Any]:
     """A loader whose batches the default forward can take. A user's own forward is given what the loader gives."""
-    if forward is not batches.default_forward or not isinstance(loader, Iterable):
-        return loader
-    if isinstance(loader, (*batches.GRAPHS, Mapping, Tensor, str)) or iter(loader) is loader:
-        return loader  # no loader at all, or spent after one pass: both are refused elsewhere, by their own names
-    return Graphs(loader)
+    return taken(loader, graph_in) if forward is batches.default_forward else loader
+
+
+def taken(loader: Iterable[Any], take: Callable[[Any], Any]) -> Iterable[Any]:
+    """A loader whose batches are what ``take`` makes of them."""
+    if not isinstance(loader, Iterable) or isinstance(loader, (*batches.GRAPHS, Mapping, Tensor, str)):
+        return loader  # no loader at all: refused elsewhere, by its own name
+    return loader if iter(loader) is loader else Taken(loader, take)  # one that is spent after one pass, likewise
 
 
 class Repeatable:

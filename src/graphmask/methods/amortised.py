@@ -16,7 +16,6 @@ from graphmask.explaining.method import Method
 from graphmask.gates.networks import SiteSpec
 from graphmask.gates.probe import Probe
 from graphmask.graphs import batches
-from graphmask.graphs.wrapped_batches import graphs_of
 from graphmask.tapping import gradients
 from graphmask.tapping.messages import Messages
 from graphmask.tapping.subject import Subject
@@ -55,7 +54,7 @@ class Amortised(Method):
         progress: bool = True,
     ) -> None:
         """Train on batches of graphs; ``validation`` is not needed."""
-        loader = graphs_of(loader, self.forward)
+        loader = self.subject.take_all(loader)
         with self.subject.frozen():
             count = batches.scan(loader, "the loader")
             epochs = epochs or -(-self.steps // count)

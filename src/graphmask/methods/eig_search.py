@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphmask.devices import back, double
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
@@ -71,10 +72,10 @@ class EiGSearch(Method):
         """[G] how many edges of each graph are kept."""
         carried = case.trace.carried
         edges = case.gates_per_graph(carried.any(0)[None])
-        most = ((1 - self.sparsity) * edges.double() + 1e-9).floor().long().clamp_min(self.least)
+        most = back(((1 - self.sparsity) * double(edges) + 1e-9).floor().long(), edges.device).clamp_min(self.least)
         most = torch.minimum(most, edges)
         first = torch.minimum(torch.full_like(most, self.least), edges)
-        best, value = first.clone(), torch.full(most.shape, -torch.inf, dtype=torch.double, device=most.device)
+        best, value = first.clone(), torch.full_like(double(most), -torch.inf)
         longest = int(most.max()) if most.numel() else 0
         for turns in case.in_turns(max(longest - self.least + 1, 0)):
             size = self.least + turns
@@ -86,7 +87,7 @@ class EiGSearch(Method):
                 strict=True,
             )
             for count, alone, without in pairs:
-                worth = self.likelihood(case, alone).exp() - self.likelihood(case, without).exp()
-                better = (worth.double() > value + 1e-9) & (count <= most)
-                best, value = torch.where(better, count, best), torch.where(better, worth.double(), value)
+                worth = double(self.likelihood(case, alone).exp() - self.likelihood(case, without).exp())
+                better = (worth > value + 1e-9) & (count <= most).to(worth.device)
+                best, value = torch.where(back(better, best.device), count, best), torch.where(better, worth, value)
         return best

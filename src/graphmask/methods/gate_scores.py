@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphmask.devices import double
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method, found_on
 from graphmask.explanation import Explanation
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
-from graphmask.graphs.wrapped_batches import graph_in, graphs_of
 from graphmask.tapping.messages import Messages
 from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import record
@@ -50,7 +50,7 @@ class GateScores(Method):
 
     def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> None:
         """Take mean and standard deviation of every site's scores over the data."""
-        loader = graphs_of(loader, self.forward)
+        loader = self.subject.take_all(loader)
         with self.subject.frozen():
             batches.check_loader(loader, "the loader")
             for first in loader:  # a model without scores must say so before the whole loader is read
@@ -64,18 +64,22 @@ class GateScores(Method):
             moments: Tensor | None = None
             for batch in loader:
                 trace = record(subject, batch, self.look)
-                value = trace.values.double().where(trace.carried, 0.0)
-                now = torch.stack([trace.carried.sum(1), value.sum(1), value.square().sum(1)])
+                value = double(trace.values.where(trace.carried, 0.0))
+                now = torch.stack([trace.carried.sum(1).to(value), value.sum(1), value.square().sum(1)])
                 moments = now if moments is None else moments + now
         assert moments is not None
         count, total, squares = moments
         mean = total / count.clamp_min(1)
-        self.cuts = (mean - (squares / count.clamp_min(1) - mean**2).clamp_min(0).sqrt())[:, None].float()
+        self.cuts = (
+            (mean - (squares / count.clamp_min(1) - mean**2).clamp_min(0).sqrt())[:, None]
+            .float()
+            .to(trace.carried.device)
+        )
         self.subject = subject
 
     def explain(self, data: Any, **options: Any) -> Explanation:
         """As `Method.explain`. A model without scores is refused first, because advice to fit would not help."""
-        if self.cuts is None and (reason := self.why_not(self.model, graph_in(data), self.forward)):
+        if self.cuts is None and (reason := self.why_not(self.model, data, self.forward)):
             raise GraphMaskError(reason)
         return super().explain(data, **options)
 
@@ -100,5 +104,5 @@ def site_without_attention(model: nn.Module, batch: Any, forward: Forward | None
 
     subject = Subject(model, forward or batches.default_forward)
     with subject.frozen():
-        sites = record(subject, batch, look).sites
+        sites = record(subject, subject.take(batch), look).sites
     return sites[without[0]].name if without else None

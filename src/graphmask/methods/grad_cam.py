@@ -43,7 +43,7 @@ class GradCAM(Method):
 
         subject = Subject(model, forward or batches.default_forward)
         with subject.frozen():
-            record(subject, batch, look)
+            record(subject, subject.take(batch), look)
         return _refusal(without[0]) if without else None
 
     def attributions(self, case: Case) -> Tensor:

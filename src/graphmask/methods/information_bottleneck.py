@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphmask.devices import random_states, set_random_states
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.gates.probe import Probe
@@ -62,7 +63,7 @@ class InformationBottleneck(Amortised):
     def loss(self, probe: Probe, subject: Subject, batch: Any, progress: float) -> Tensor:
         shares: dict[tuple[int, int], Tensor] = {}
         information: list[list[Tensor]] = [[] for _ in probe.sites]
-        random_state = torch.get_rng_state()
+        random_state = random_states(subject.device)
 
         def capture(messages: Messages) -> None:
             if messages.attended is not None:
@@ -87,7 +88,7 @@ class InformationBottleneck(Amortised):
         edge_map = batches.edge_map_of(batch)
         with torch.no_grad(), subject.tap(capture, edge_map):
             original = subject(batch)
-        torch.set_rng_state(random_state)  # both passes draw the same dropout
+        set_random_states(random_state, subject.device)  # both passes draw the same dropout
         with subject.tap(Mask(noisy), edge_map):
             masked = subject(batch)
         gradients.check_passed(original, masked, True)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphmask.devices import random_states, set_random_states
 from graphmask.explaining.case import Case, Choice
 from graphmask.gates.networks import SiteSpec
 from graphmask.gates.probe import Probe
@@ -57,7 +58,7 @@ class PGExplainer(Amortised):
 
     def loss(self, probe: Probe, subject: Subject, batch: Any, progress: float) -> Tensor:
         last = len(probe.sites) - 1
-        random_state = torch.get_rng_state()
+        random_state = random_states(subject.device)
 
         def look(messages: Messages) -> Tensor:
             if messages.site != last:
@@ -66,7 +67,7 @@ class PGExplainer(Amortised):
                 return probe.gate(last)(messages)
 
         trace = record(subject, batch, look)
-        torch.set_rng_state(random_state)  # both passes draw the same dropout
+        set_random_states(random_state, subject.device)  # both passes draw the same dropout
         location = trace.values[last].where(trace.carried[last], torch.tensor(0.0))
         u = torch.rand(location.shape, generator=self.generator, device=location.device).clamp(1e-6, 1 - 1e-6)
         first, final = self.temperature

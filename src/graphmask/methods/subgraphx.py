@@ -96,7 +96,7 @@ class SubgraphX(Method):
         for number in range(case.split.count):
             edges = (sent & (owner == number)).nonzero().view(-1)
             if len(edges):
-                seed = int(float(draws[0, edges[0]].double()) * 2**52)
+                seed = int(float(draws[0, edges[0]]) * 2**52)
                 found.append(Graph(number, edges, ends[:, edges].t().tolist(), Random(seed)))
         return found
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphmask.devices import double
+
 
 @dataclass
 class Moments:
@@ -26,10 +28,13 @@ class Moments:
         if len(parts) == 1:
             return parts[0]
         first = parts[0].mean
-        counts = torch.tensor([part.count for part in parts], dtype=torch.double, device=first.device)[:, None]
         means, variances = (
-            torch.stack([getattr(part, name).double() for part in parts]) for name in ("mean", "variance")
+            torch.stack([double(getattr(part, name)) for part in parts]) for name in ("mean", "variance")
         )
+        counts = means.new_tensor([part.count for part in parts])[:, None]
         mean = (counts * means).sum(0) / counts.sum()
         variance = (counts * (variances + (means - mean) ** 2)).sum(0) / counts.sum()
-        return cls(int(counts.sum()), mean.to(first), variance.to(first), variance.sqrt().to(first))
+        mean, variance, deviation = (
+            moment.to(first.dtype).to(first.device) for moment in (mean, variance, variance.sqrt())
+        )
+        return cls(int(counts.sum()), mean, variance, deviation)

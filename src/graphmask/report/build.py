@@ -63,7 +63,7 @@ def example(
         num_nodes=explanation.num_nodes,
         edges=[(u, v) for u, v in explanation.edge_index.t().tolist()],
         kept=explanation.kept.tolist(),
-        scores=explanation.scores.double().tolist(),
+        scores=explanation.scores.cpu().double().tolist(),
         gated=explanation.carried.tolist(),
         edge_types=edges,
         node_labels=nodes,
@@ -179,7 +179,7 @@ def _class_names(explanation: Explanation) -> tuple[str, ...]:
 def _values(output: Tensor) -> list[float]:
     """Output values to show; none if there are many rows, for instance one per token."""
     several = output.dim() > 1 and output.shape[0] > 1 and output.numel() > OUTPUT_VALUES
-    return [] if several else output.flatten().double().tolist()
+    return [] if several else output.flatten().cpu().double().tolist()
 
 
 def verdict(explanations: Iterable[Explanation]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from html import escape
+from html import escape as escape_markup
 
 from graphmask.explanation import Explanation
 from graphmask.hetero_explanation import HeteroExplanation
@@ -11,9 +11,15 @@ from graphmask.report import metadata, part
 from graphmask.report import molecule as molecules
 from graphmask.report.layout import Layout, layout
 from graphmask.report.molecule import Molecule
+from graphmask.texts import visible
+
+
+def escape(text: str) -> str:
+    return escape_markup(visible(text))
+
 
 #: A card is a glance: the page of `to_html` has the rest.
-ALL_EDGES_UP_TO, AT_MOST, NAMED_NODES, LAYERS = 120, 120, 40, 12
+ALL_EDGES_UP_TO, AT_MOST, NAMED_NODES, LAYERS, LONGEST = 120, 120, 40, 12, 40
 #: Molecules are drawn whole up to here: bonds lie side by side, and are two edges each.
 LARGEST_MOLECULE = 400
 KEPT, DROPPED, ASKED = "#0072b2", "#8a8f96", "#d55e00"
@@ -77,10 +83,10 @@ def _picture(shown: part.Part, molecule: Molecule | None) -> str:
         return ""
     molecule = molecule if shown.whole else None
     found = molecules.names(metadata.labels(some).nodes, molecule)
-    names = found or [str(number) for number in shown.nodes]
+    names = [visible(name) for name in found] if found else [str(number) for number in shown.nodes]
     edges = [(int(u), int(v)) for u, v in some.edge_index.t().tolist()]
     if molecule is None:
-        place = layout(range(some.num_nodes), edges, max(map(len, names), default=1))
+        place = layout(range(some.num_nodes), edges, min(max(map(len, names), default=1), LONGEST))
     else:
         place = molecule.layout(edges)
     kept, carried = some.kept.any(0).tolist(), some.carried.any(0).tolist()

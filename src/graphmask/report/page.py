@@ -23,6 +23,7 @@ from graphmask.report.cards import OUTPUT_VALUES, card
 from graphmask.report.colours import type_slots
 from graphmask.report.example import Example, Table
 from graphmask.report.wording import in_line, number, percent
+from graphmask.texts import cleaned
 
 __all__ = ["OUTPUT_VALUES", "Example", "Table", "in_line", "number", "percent", "render", "type_slots", "write"]
 
@@ -46,6 +47,7 @@ def render(
     any, ``tables`` follow the examples. ``figures`` are (number, what it is) for the top, by default over the examples;
     with ``contents`` there are links to the sections; ``remark`` stands above the examples.
     """
+    examples, tables, title, verdict, remark = cleaned((list(examples), list(tables), title, verdict, remark))
     slots = type_slots(label for example in examples for label in example.edge_types or ())
     cards = [card(example, slots) for example in examples]
     here = Path(__file__).parent

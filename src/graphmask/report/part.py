@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphmask.devices import back, double
 from graphmask.explanation import ASKED, Explanation
 from graphmask.graphs.retained_paths import reaching
 from graphmask.hetero_explanation import HeteroExplanation
@@ -60,10 +61,12 @@ def of(explanation: Explanation, *, all_up_to: int, at_most: int, others: int = 
         everything = list(range(total))
         return Part(explanation, list(range(nodes)), everything, everything, count, nodes, total)
     score, asked = _best(explanation), asked_nodes(explanation)
-    rank = kept.double() + score.double().clamp(0, 1)
+    rank = double(kept) + double(score).clamp(0, 1)
     if asked:
-        rank += 2 * reaching(explanation.edge_index, explanation.kept, explanation.structure, nodes, asked).any(0)
-    drawn = rank.argsort(descending=True, stable=True)[: min(count, at_most)]
+        rank += 2 * reaching(explanation.edge_index, explanation.kept, explanation.structure, nodes, asked).any(0).to(
+            rank.device
+        )
+    drawn = back(rank.argsort(descending=True, stable=True)[: min(count, at_most)], score.device)
     best = score.argsort(descending=True, stable=True)[:others]
     edges = torch.cat([drawn, best]).unique()
     chosen = torch.searchsorted(edges, drawn).sort().values.tolist()

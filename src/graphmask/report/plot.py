@@ -14,6 +14,7 @@ from graphmask.report import molecule as molecules
 from graphmask.report.figures import DASHES, MARKERS, PALETTE, arrow
 from graphmask.report.layout import layout
 from graphmask.report.molecule import Molecule
+from graphmask.texts import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 ALL_EDGES_UP_TO, AT_MOST = 200, 300
 #: With more nodes, names would lie on top of each other.
 NAMED_NODES = 60
+#: A longer name takes no more room.
+LONGEST = 60
 
 
 def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
@@ -63,10 +66,10 @@ def plot(
     limit = ALL_EDGES_UP_TO if drawn is None else explanation.edge_index.shape[1]
     shown = part.of(explanation, all_up_to=limit, at_most=AT_MOST)
     some = shown.explanation
-    names = [labels[number] if labels else str(number) for number in shown.nodes]
+    names = [visible(labels[number]) if labels else str(number) for number in shown.nodes]
     edges = [(int(u), int(v)) for u, v in some.edge_index.t().tolist()]
     if drawn is None:
-        place = layout(range(some.num_nodes), edges, max(map(len, names), default=1))
+        place = layout(range(some.num_nodes), edges, min(max(map(len, names), default=1), LONGEST))
     else:
         place = drawn.layout(edges)
         _bonds(ax, drawn)
@@ -122,7 +125,10 @@ def _edges(ax: Axes, some: Explanation, place: Any, layer: int | None) -> list[A
     for edge, by, name in sorted(fates, key=lambda fate: bool(fate[1])):  # kept ones on top
         site = by[-1] if by else next(site for site in sites if bool(some.carried[site, edge]))
         arrow(ax, some, site, edge, place, groups.get(name, "#8a8f96"), f"plot-{edge}")
-    handles = [Line2D([], [], color=colour, label=f"kept, {name}") for name, colour in list(groups.items())[:7]]
+    handles = [
+        Line2D([], [], color=colour, label=f"kept, {visible(name, LONGEST)}")
+        for name, colour in list(groups.items())[:7]
+    ]
     if dropped:
         handles.append(Line2D([], [], color="#8a8f96", ls=":", label="dropped"))
     return handles

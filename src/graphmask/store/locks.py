@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from graphmask.errors import GraphMaskError
+from graphmask import files
+from graphmask.errors import CannotWrite, GraphMaskError
 
 try:
     import fcntl
@@ -25,9 +26,12 @@ _LOCK = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock")
 def writing(folder: Path, rank: int, world: int) -> Iterator[None]:
     """Hold the lock of this rank; the system releases it if the process is killed."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise GraphMaskError(f"Expected a folder to write to at {folder}, found a file.") from None
+        with files.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    except CannotWrite as error:
+        if isinstance(error.__cause__, FileExistsError | NotADirectoryError):
+            raise GraphMaskError(f"Expected a folder to write to at {folder}, found a file.") from None
+        raise
     with _held(folder, alone=False), _rank(folder, rank, world):
         _check_world(folder, world)
         yield
@@ -42,7 +46,8 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _held(path: Path, *, alone: bool, create: bool = False) -> Iterator[int]:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o666)
+    with files.writing(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o666)
     try:
         if not _lock(handle, alone):
             raise GraphMaskError(

@@ -16,6 +16,8 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import is_sparse
 
+from graphmask.devices import double
+
 #: Of the edges, this part is changed to see whether others notice.
 ONE_IN = 4
 
@@ -90,7 +92,7 @@ def _sent(layer: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     def look(_: MessagePassing, __: Any, value: Tensor) -> None:
         at = layer.node_dim if layer.node_dim >= 0 or value.dim() == 1 else value.dim() + layer.node_dim
         rows = value.movedim(at if value.dim() > 1 else 0, 0).flatten(1) if value.dim() > 1 else value[:, None]
-        sums.append(rows.double().abs().sum(1))
+        sums.append(double(rows).abs().sum(1))
 
     handle = layer.register_message_forward_hook(look)
     try:

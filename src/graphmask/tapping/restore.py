@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphmask.devices import forked
 from graphmask.tapping import compiled
 
 
@@ -26,10 +27,9 @@ def guest(model: nn.Module) -> Iterator[None]:
     modules = modules_of(model)
     empty, filled = _remember([vars(module) for module in modules])
     parameters = [(p, p.requires_grad, p.grad) for p in parameters_of(modules)]
-    devices = sorted({p.device.index or 0 for p, _, _ in parameters if p.is_cuda})
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - the model's own randomness
     try:
-        with torch.random.fork_rng(devices=devices), compiled.eager(modules):
+        with forked(*{p.device for p, _, _ in parameters}), compiled.eager(modules):
             yield
     finally:
         random.setstate(python_state)

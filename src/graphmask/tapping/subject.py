@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphmask import devices
 from graphmask.divergence import Divergence
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.layout import Types
 from graphmask.graphs.sites import Site
+from graphmask.graphs.wrapped_batches import graph_in, taken
 from graphmask.tapping import capture, restore
 from graphmask.tapping.features import FeatureTap
 from graphmask.tapping.messages import Mask, Visit
@@ -59,6 +61,19 @@ class Subject:
     def at(self, sites: tuple[Site, ...]) -> Subject:
         """With these sites."""
         return self if sites is self.sites else replace(self, sites=sites)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the model lies; None of a model without parameters, which takes batches where they are."""
+        return devices.device_of(self.model)
+
+    def take(self, batch: Any) -> Any:
+        """A batch as the model is given it: without company (see `wrapped_batches`), and on the model's device."""
+        return devices.placed(graph_in(batch) if self.forward is batches.default_forward else batch, self.device)
+
+    def take_all(self, loader: Iterable[Any]) -> Iterable[Any]:
+        """A loader whose batches are taken so, one by one as they come."""
+        return taken(loader, self.take)
 
     def __call__(self, batch: Any) -> Tensor:
         """The model's output on a batch, checked."""

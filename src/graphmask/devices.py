@@ -1,0 +1,120 @@
+"""Where a model lies, what is moved there, and what differs from device to device: random states, float64."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def device_of(model: nn.Module) -> torch.device | None:
+    """Of the model's first parameter or buffer, which is where its inputs go; None of a model without any."""
+    for tensors in (model.parameters(), model.buffers()):
+        for tensor in tensors:
+            return tensor.device
+    return None
+
+
+def placed(batch: Any, device: torch.device | None) -> Any:
+    """A batch of any kind on a device; itself where it lies there already, else another, for the user's is theirs.
+
+    PyG's data and the batches of `transformers` move themselves, on a copy, because they would change in place.
+    """
+    if device is None or not _elsewhere(batch, device):
+        return batch
+    # Pinned memory is copied while the processor goes on; what then runs on the device waits for it.
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=device.type == "cuda")
+    if callable(getattr(batch, "to", None)):
+        return copy.copy(batch).to(device)
+    if isinstance(batch, Mapping):
+        return {key: placed(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(placed(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(placed(value, device) for value in batch)
+    moved = copy.copy(batch)
+    for name, value in vars(batch).items():
+        setattr(moved, name, placed(value, device))
+    return moved
+
+
+def _elsewhere(batch: Any, device: torch.device) -> bool:
+    """Is any tensor in it on another device?"""
+    if hasattr(batch, "__dict__") and not isinstance(batch, Tensor | Mapping | list | tuple):
+        # Of PyG's data the stores, which are mappings; of any other object its attributes.
+        stores = getattr(batch, "stores", None)
+        batch = stores if isinstance(stores, list) else vars(batch)
+    waiting = [batch]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Tensor):
+            if (value.device.type, value.device.index or 0) != (device.type, device.index or 0):
+                return True
+        elif isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple) and value and not isinstance(value[0], str | int | float):
+            waiting += value  # names and numbers, of which there may be many, are passed over
+    return False
+
+
+# Random states ---------------------------------------------------------------------------------------------
+
+
+def _generators(devices: Iterable[torch.device | None]) -> list[tuple[str, int]]:
+    """Type and number of the devices that draw random numbers of their own, beside the processor."""
+    found = {(device.type, device.index or 0) for device in devices if device is not None and device.type != "cpu"}
+    return sorted((kind, number) for kind, number in found if hasattr(getattr(torch, kind, None), "get_rng_state"))
+
+
+def random_states(*devices: torch.device | None) -> list[Tensor]:
+    """Of the processor, and of each of the devices: what a model's dropout draws from."""
+    return [torch.get_rng_state()] + [
+        getattr(torch, kind).get_rng_state(torch.device(kind, number)) for kind, number in _generators(devices)
+    ]
+
+
+def set_random_states(states: list[Tensor], *devices: torch.device | None) -> None:
+    """Those that `random_states` gave of the same devices."""
+    torch.set_rng_state(states[0])
+    for state, (kind, number) in zip(states[1:], _generators(devices), strict=True):
+        getattr(torch, kind).set_rng_state(state, torch.device(kind, number))
+
+
+@contextmanager
+def forked(*devices: torch.device | None) -> Iterator[None]:
+    """Inside, random numbers may be drawn and seeds set; afterwards all states are as they were."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        for kind, number in _generators(devices):
+            stack.enter_context(torch.random.fork_rng(devices=[number], device_type=kind))
+        yield
+
+
+# float64 ---------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _has_float64(kind: str) -> bool:
+    try:
+        torch.zeros(1, dtype=torch.double, device=kind)
+    except (RuntimeError, TypeError):  # Apple's GPUs (mps)
+        return False
+    return True
+
+
+def double(tensor: Tensor) -> Tensor:
+    """In float64; on the CPU where the device has none. `back` brings back what is made of it."""
+    return tensor.double() if _has_float64(tensor.device.type) else tensor.cpu().double()
+
+
+def back(tensor: Tensor, device: torch.device) -> Tensor:
+    """What was made of `double`, on the device; in float32 where that has no float64."""
+    if tensor.device == device:
+        return tensor
+    return (tensor.float() if tensor.dtype == torch.double else tensor).to(device)

@@ -1,0 +1,152 @@
+"""`make matrix`: the quick tests on other versions of Python and torch, each in a folder that is thrown away.
+
+PyPI's wheels of torch for Linux bring gigabytes of CUDA, but for the one that constraints.txt names where its CPU build
+is at hand. Debian builds torch for processors: of two of its releases a root folder is made (mmdebstrap, as root), with
+their Python and torch; everything else comes from PyPI and must not replace that torch.
+
+    python tools/matrix.py                  # every row
+    python tools/matrix.py trixie -- -k gates   # one row; the rest goes to pytest
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[1]
+#: Everything that the quick tests import, beside torch. Lint, types, docs and the browser are not asked here.
+WANTED = [
+    "torch_geometric",
+    "safetensors",
+    "networkx",
+    "jinja2",
+    "typer",
+    "rich",
+    "captum",
+    "matplotlib",
+    "pyarrow",
+    "polars",
+    "spacy",
+    "accelerate",
+    "transformers",
+    "pytest",
+    "pytest-xdist",
+    "hypothesis",
+    "statsmodels",
+    "torchmetrics",
+    "pandas",
+    "build",
+    "twine",
+]
+PACKAGES = "python3-torch,python3-venv,python3-dev,gcc,libc6-dev,ca-certificates"
+VERSIONS = (
+    "import sys, torch, torch_geometric; from graphmask.ops import _fused; "
+    "print('Python', sys.version.split()[0], 'torch', torch.__version__, 'PyG', torch_geometric.__version__, 'with C')"
+)
+Run = Callable[[Sequence[str]], None]
+
+
+def inside(root: Path) -> Run:
+    """Runs commands in a root folder, with the registry's settings and certificates of this machine."""
+
+    def run(command: Sequence[str]) -> None:
+        settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        settings |= {"PATH": "/venv/bin:/usr/bin:/bin", "HOME": "/root", "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
+        settings.pop("PIP_FIND_LINKS", None)  # of torch's wheels, this machine's Python only
+        subprocess.run([shutil.which("chroot") or "/usr/sbin/chroot", str(root), *command], check=True, env=settings)
+
+    return run
+
+
+def debian(suite: str, folder: Path, pytest: Sequence[str]) -> None:
+    root = folder / suite
+    if not root.exists():
+        subprocess.run(
+            [
+                *("mmdebstrap", "--variant=apt", f"--include={PACKAGES}", '--aptopt=APT::Install-Recommends "false"'),
+                # A mirror may be some days old; signatures are checked all the same.
+                *('--aptopt=Acquire::Check-Valid-Until "false"', suite, str(root)),
+            ],
+            check=True,
+        )
+    for name in ("resolv.conf", "hosts"):
+        shutil.copy(f"/etc/{name}", root / "etc" / name)
+    shutil.copy(os.environ.get("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt"), root / "etc/ssl/certs")
+    (root / "dev/shm").mkdir(exist_ok=True)
+    for name in ("null", "urandom", "random", "zero"):
+        if not (root / "dev" / name).exists():
+            subprocess.run(["cp", "-a", f"/dev/{name}", str(root / "dev")], check=True)
+    run = inside(root)
+    run(["python3", "-m", "venv", "--system-site-packages", "/venv"])
+    held = "import importlib.metadata as m; print('torch==' + m.version('torch'))"
+    run(["sh", "-c", f'/venv/bin/python -c "{held}" > /constraints.txt; cat /constraints.txt'])
+    run(["/venv/bin/pip", "install", "--quiet", "--only-binary", ":all:", "-c", "/constraints.txt", *WANTED])
+    check(run, root, "/venv/bin/python", pytest)
+
+
+def pinned(folder: Path, pytest: Sequence[str]) -> None:
+    """The versions of constraints.txt, with the Python that runs this."""
+    root = folder / "pinned"
+    subprocess.run([sys.executable, "-m", "venv", str(root)], check=True)
+    constraints = str(HERE / "constraints.txt")
+
+    def run(command: Sequence[str]) -> None:
+        subprocess.run(command, check=True, cwd=root, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""})
+
+    run([str(root / "bin/pip"), "install", "--quiet", "-c", constraints, "torch", *WANTED])
+    check(run, root, str(root / "bin/python"), pytest)
+
+
+def check(run: Run, root: Path, python: str, pytest: Sequence[str]) -> None:
+    """Install a wheel of this checkout, and run its quick tests against it."""
+    copy = root / "checkout"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()
+    tree = subprocess.run(["git", "archive", "HEAD"], cwd=HERE, check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["tar", "-x", "-C", str(copy)], input=tree, check=True)
+    place = "/checkout" if python.startswith("/venv") else str(copy)
+    run(["sh", "-c", f"cd {place} && {python} -m build --wheel --outdir dist . >/dev/null"])
+    run(["sh", "-c", f"cd {place} && {python} -m pip install --quiet --no-deps --force-reinstall dist/*.whl"])
+    run(["sh", "-c", f'cd / && {python} -c "{VERSIONS}" && {python} -m graphmask --version'])
+    asked = " ".join(pytest) or '-m "not slow"'
+    run(["sh", "-c", f"cd {place} && {python} -m pytest -q -p no:cacheprovider {asked}"])
+
+
+ROWS: dict[str, Callable[[Path, Sequence[str]], None]] = {
+    "pinned": pinned,
+    "trixie": lambda folder, pytest: debian("trixie", folder, pytest),
+    "forky": lambda folder, pytest: debian("forky", folder, pytest),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", help=f"of {', '.join(ROWS)}; all by default")
+    parser.add_argument("--keep", type=Path, help="make the folders here, and leave them")
+    mine, pytest = sys.argv[1:], []
+    if "--" in mine:
+        at = mine.index("--")
+        mine, pytest = mine[:at], mine[at + 1 :]
+    told = parser.parse_args(mine)
+    failed = []
+    with tempfile.TemporaryDirectory(prefix="graphmask-matrix-") as made:
+        folder = told.keep or Path(made)
+        for name in told.rows or ROWS:
+            print(f"== {name}", flush=True)
+            try:
+                ROWS[name](folder, pytest)
+            except subprocess.CalledProcessError as error:
+                print(f"== {name} FAILED: {error}", flush=True)
+                failed.append(name)
+    print(f"== {len(told.rows or ROWS) - len(failed)} passed, {len(failed)} failed: {', '.join(failed) or 'none'}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
