@@ -67,7 +67,7 @@ def explanation(text: str) -> Explanation:
         baselines=(torch.zeros(2), torch.zeros(2)),
         num_nodes=3,
         tolerance=0.03,
-        structure=(Site(text[:100], 0, 1), Site("second", 0, 1)),
+        structure=(Site(text[:100], text[:100], (0,)), Site("second", "second", (0,))),
         method=text[:100],
         info=info,
     )
