@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -309,6 +310,9 @@ class Explanation(Retained):
             values["index"] = None if values.get("index") is None else tuple(values["index"])
             values["features"] = Features.from_tensors(values.get("features"), tensors)
             _check_shapes(tensors, len(structure))
+            values["num_nodes"], values["reopened"] = (operator.index(values[key]) for key in ("num_nodes", "reopened"))
+            for key in ("divergence", "flips", "tolerance"):  # anything but a number is refused here
+                values[key] = 1.0 * values[key]
             return build(**{**values, **tensors}, structure=structure, baselines=baselines)
 
 

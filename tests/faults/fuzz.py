@@ -176,6 +176,14 @@ class Fuzz:
         if dice.random() < 0.1:
             graph = Data(**{key: graph[key] for key in list(graph.keys())[1:]})
         batches.check(graph)
+        try:
+            with torch.no_grad():
+                batches.default_forward(self.model, graph)
+        except GraphMaskError:
+            raise
+        except Exception:  # the model's own answer to such a graph, which is told as it is
+            self.refused += 1
+            return
         self.explainer.explain(graph, allow_infeasible=True)
 
     def store(self, dice: random.Random) -> None:

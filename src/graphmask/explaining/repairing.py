@@ -356,7 +356,7 @@ def _part(case: Case, choice: Choice, wanted: Tensor) -> tuple[Case, Choice, Ten
     edges = wanted[split.edge_graph].nonzero().view(-1)
     rows = wanted[split.row_graph].nonzero().view(-1)
     try:
-        some = Batch.from_data_list(batch.index_select(wanted.cpu()))
+        some = case.subject.take(Batch.from_data_list(batch.index_select(wanted.cpu())))
         with torch.no_grad():
             trace = record(case.subject, some, nothing)
     except _CANNOT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -132,11 +133,11 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
     optimiser_from_tensors(training.optimiser, tensors)
     training.generator.set_state(tensors["generator"])
     training.sums.copy_(tensors["sums"])
-    training.step = description["step"]
-    training.epoch = description["epoch"]
-    training.drawn_out = description["drawn_out"]
-    training.judged = description["judged"]
-    training.caution = description["caution"]
+    # Anything but numbers is refused here, where the file can be named.
+    training.step, training.epoch, training.drawn_out, training.judged = (
+        operator.index(description[key]) for key in ("step", "epoch", "drawn_out", "judged")
+    )
+    training.caution = 1.0 * description["caution"]
     training.rungs = rungs_from_tensors(tensors)
     training.constraint.load_state(description["constraint"])
     training.history = history_from_json(description["history"])
