@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from graphmask import methods
+
 DOCS = Path(__file__).parents[1] / "docs"
 ELSEWHERE = {"store.md", "hetero.md"}  # run by tests/store, on a store made for it, and by tests/hetero
 
@@ -29,8 +31,13 @@ def test_code(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, page, ModuleType(page))  # PyG looks there for the module of a layer
     names: dict[str, object] = {"__name__": page}
-    for block in code(page):
-        exec(compile(block, page, "exec"), names)
+    known = dict(methods.METHODS)  # a page may register a method, which is not there for the tests that follow
+    try:
+        for block in code(page):
+            exec(compile(block, page, "exec"), names)
+    finally:
+        methods.METHODS.clear()
+        methods.METHODS.update(known)
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

@@ -29,11 +29,10 @@ def divide(
     """One Explanation per graph of the batch; ``overturning`` are gates and where there are any, see `repairing`."""
     trace, split, masked = case.trace, case.split, repaired.masked
     divergence, flips = case.distance(masked).clamp_min(0), case.flips(masked)  # rounding may leave -1e-11
-    edge_type = trace.edge_type if trace.edge_type is not None else batches.tensor(case.batch, "edge_type")
+    # Of attention, heads are the types, and are read in few bytes; the user's own types stay as they are.
+    edge_type = batches.tensor(case.batch, "edge_type") if trace.edge_type is None else trace.edge_type.long()
     if edge_type is not None and edge_type.shape != (trace.edge_map.count,):
         edge_type = None
-    if edge_type is not None:
-        edge_type = edge_type.long()
     types, asked = case.subject.types, case.subject.rows
     info = _info(case, repaired)
     if types is not None and edge_type is not None:

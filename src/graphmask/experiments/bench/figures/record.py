@@ -20,7 +20,6 @@ FORMAT = 1
 FILES = {
     "battery": "battery.json",
     "leaderboard": "leaderboard.json",
-    "peers": "peers.json",
     "srl": "studies/srl.json",
     "qa": "studies/qa.json",
 }

@@ -22,6 +22,7 @@ from graphmask.files import read_json, write_bytes
 SECTIONS: dict[str, str] = {
     "small": "graphmask bench small",
     "matrix": "graphmask bench matrix",
+    "pages": "graphmask bench pages",
     "transformer": "graphmask bench transformer",
     "transformer_together": "graphmask bench transformer --heads together",
     "core": "graphmask bench core",
@@ -36,7 +37,6 @@ SECTIONS: dict[str, str] = {
     "compare_relay": "graphmask compare relay --seeds 5 --out {out}",
     "battery": "graphmask bench battery --out {out}",
     "leaderboard": "graphmask bench leaderboard --out {out}",
-    "peers": "graphmask bench peers --out {out}",
 }
 #: Measured by the studies' own commands, hours each; `graphmask bench record` files what they wrote.
 STUDIES: dict[str, str] = {

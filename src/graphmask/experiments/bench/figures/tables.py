@@ -8,12 +8,12 @@ from typing import Any
 
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.bench import core
+from graphmask.experiments.bench import pages as large_pages
 from graphmask.experiments.bench.battery import pages as battery_pages
 from graphmask.experiments.bench.figures import studies
 from graphmask.experiments.bench.figures.record import Section
 from graphmask.experiments.bench.leaderboard import pages as leaderboard_pages
 from graphmask.experiments.bench.markdown import table
-from graphmask.experiments.bench.peers import ranks
 
 Figures = dict[str, Any]
 
@@ -293,13 +293,13 @@ TABLES: dict[str, tuple[Sequence[str], Callable[..., str]]] = {
     "store_load": (["store_load"], store_load),
     "store_kills": (["store_kills", "store_kills_two"], store_kills),
     "matrix": (["matrix"], matrix),
+    "pages": (["pages"], lambda figures: table(*large_pages.rows(figures))),
     "transformer": (["transformer", "transformer_together"], transformer),
     "compare_star": (["compare_star"], star_methods),
     "compare_star.few": (["compare_star"], star_few),
     "compare_relay": (["compare_relay"], relay_methods),
     "battery": (["battery"], battery_pages.markdown),
     "leaderboard": (["leaderboard"], leaderboard_tables),
-    "peers": (["peers"], ranks.markdown),
     # A study has many tables on one page: where they are from is said once, at its top.
     "qa": (["qa"], lambda _: ""),
     "srl": (["srl"], lambda _: ""),
