@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 #: Tests that train models for long, start processes or drive a browser, by file or by name. `make check` omits them.
 SLOW = {
     "devices/test_devices.py",
-    "faults/test_faults.py::test_ten_seconds_of_fuzz",
+    "faults/test_faults.py::test_some_seconds_of_fuzz",
     "faults/test_faults.py::test_a_few_kills",
     "attention/test_texts.py",
     "attention/test_white_box.py",

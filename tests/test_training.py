@@ -183,9 +183,9 @@ def test_a_fit_that_is_drawn_out_ends_within_an_epoch_and_no_rate_is_negative(mo
     monkeypatch.setattr(Training, "unfinished", lambda self, verdict: self.drawn_out < 50 and self.progress >= 0.7)
     torch.manual_seed(0)
     model = GCN(4, 4, num_layers=2, out_channels=2).eval()
-    graphs = [Data(x=torch.randn(6, 4), edge_index=torch.randint(6, (2, 12))) for _ in range(200)]
-    history = GraphMask(model, tolerance=TOLERANCE, recipe=Recipe(steps=200)).fit(
-        graphs[:170], graphs[170:], progress=False
+    graphs = [Data(x=torch.randn(6, 4), edge_index=torch.randint(6, (2, 12))) for _ in range(120)]
+    history = GraphMask(model, tolerance=TOLERANCE, recipe=Recipe(steps=90)).fit(
+        graphs[:90], graphs[90:], progress=False
     )
     steps, rates = zip(*seen, strict=True)
     assert len(steps) == history.steps

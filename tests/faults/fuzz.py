@@ -241,9 +241,10 @@ class Fuzz:
             signal.alarm(0)
         self.count[name] += 1
 
-    def run(self, seconds: float, seed: int = 0) -> None:
-        end, names = time.monotonic() + seconds, sorted(self.count)
-        while time.monotonic() < end:
+    def run(self, seconds: float, seed: int = 0, rounds: int | None = None) -> None:
+        end, names, done = time.monotonic() + seconds, sorted(self.count), 0
+        while time.monotonic() < end and done != rounds:
+            done += 1
             for name in names:
                 # Files of text are read in no time: of these there are more.
                 for _ in range(20 if name in ("conll", "wikihop", "redocred", "json") else 1):
@@ -277,16 +278,17 @@ def limited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (now + BYTES, now + BYTES))
 
 
-def main(seconds: float, seed: int = 0) -> Fuzz:
+def main(seconds: float, seed: int = 0, rounds: int | None = None) -> Fuzz:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="graphmask-fuzz-") as folder:
         fuzz = Fuzz(Path(folder))
         limited()
-        fuzz.run(seconds, seed)
+        fuzz.run(seconds, seed, rounds)
     return fuzz
 
 
 if __name__ == "__main__":
-    told = main(float(sys.argv[1]) if len(sys.argv) > 1 else 60, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    given = [float(value) for value in sys.argv[1:]]
+    told = main(given[0] if given else 60, *map(int, given[1:]))
     print(f"{sum(told.count.values()):,} inputs, {told.refused:,} refused, {told.failures} failures: {told.count}")
     sys.exit(bool(told.failures))

@@ -174,8 +174,8 @@ def mean_messages(method: Method, loader: Iterable[Any]) -> list[Tensor]:
     """Per site the mean over a loader of all that a baseline takes the place of: messages, and what edges are compared
     by; see `sites.StandIn`."""
     subject = method.subject
-    loader = subject.take_all(loader)
     with subject.frozen():
+        loader = subject.take_all(loader)  # inside: asking a shuffling loader for an iterator draws a random number
         if subject.sites is None:
             (first,), _ = batches.first_few(loader, 1)
             subject = subject.at(observe(subject, first)[0])

@@ -100,6 +100,9 @@ class Site:
         types = tuple(tuple((a, r, b) for a, r, b in kinds) for kinds in value.get("types", ()))
         stand_in = dict(value.get("stand_in", {}))
         stand_in["inputs"] = tuple((str(name), int(size)) for name, size in stand_in.get("inputs", ()))
+        names = (value["name"], value["module"], value.get("layer", ""), value.get("heads", ""), value.get("kind", ""))
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"expected names of a site, found {names!r:.80}")
         return cls(
             value["name"],
             value["module"],
