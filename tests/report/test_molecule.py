@@ -180,7 +180,7 @@ class Sum(nn.Module):
         return self.out(global_add_pool(self.conv(x, edge_index).relu(), batch))
 
 
-def test_the_smiles_of_data_goes_with_its_explanation() -> None:
+def test_the_smiles_of_data_goes_with_its_explanation(tmp_path: Path) -> None:
     ends = {"CCO": 3, "CC#N": 3, "CCCC": 4}
     graphs = [
         Data(x=torch.rand(n, 3), edge_index=torch.tensor([range(n - 1), range(1, n)]), smiles=smiles)
@@ -192,4 +192,4 @@ def test_the_smiles_of_data_goes_with_its_explanation() -> None:
     assert [found.info["smiles"] for found in many] == list(ends)
     assert explainer.explain(graphs[1], allow_infeasible=True).info["smiles"] == "CC#N"
     with pytest.raises(GraphMaskError, match=r"'smiles' of .* to be a text, got int"):
-        list(explainer.explain_all([graphs[0]], metadata=lambda _: [{"smiles": 7}], out="unused"))
+        list(explainer.explain_all([graphs[0]], metadata=lambda _: [{"smiles": 7}], out=tmp_path))

@@ -30,8 +30,9 @@ def git(root: Path, *arguments: str) -> str | None:
 
 
 def whole_history(root: Path) -> bool:
-    """Is this a checkout with all commits, in which an unknown commit means something?"""
-    return git(root, "rev-parse", "--is-shallow-repository") == "false"
+    """Is this a checkout with all commits, in which an unknown one means something? A copy has one commit, or none."""
+    count = git(root, "rev-list", "--count", "HEAD")
+    return git(root, "rev-parse", "--is-shallow-repository") == "false" and count not in (None, "0", "1")
 
 
 def known(root: Path, commit: Any) -> bool:
