@@ -16,18 +16,18 @@ demo: $(VENV)/installed
 # Lint, types (36 CPU seconds at first, then few), and the tests without the marker slow (160 CPU seconds): about two
 # minutes on two idle cores.
 check: $(VENV)/installed-dev lint
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 # The browser tests use Debian's chromium if it is there or can be installed; otherwise pytest says they were skipped.
 test: $(VENV)/installed-dev lint
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq >/dev/null && apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "make test: no chromium here, the browser tests WILL BE SKIPPED"
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # All tests with the share of lines they run. Tracing makes them take a third longer, so it is not part of `make test`.
 coverage: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2 --cov=graphmask --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov=graphmask --cov-report=term:skip-covered
 
 # The C part built with gcc's sanitizers, and its tests run so: a read or write outside an array, or undefined
 # behaviour, ends the run. Leaks are not looked for: Python and PyTorch keep memory until they end.

@@ -23,7 +23,7 @@ class Hetero(Adapter):
         return None
 
     def with_value(self, batch: HeteroData, name: str, value: Tensor) -> Any:
-        raise NotImplementedError("features of heterogeneous graphs are not gated")
+        raise GraphMaskError(f"Expected a graph with one type of nodes whose {name!r} can be replaced, got HeteroData.")
 
     def attribute(self, batch: HeteroData, name: str) -> Any:
         """What a model's argument of this name means: a dictionary by type, or something of the whole graph."""

@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
-from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
+from graphmask.methods.gate_scores import first_site
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.subject import Subject
-from graphmask.tapping.trace import record
 
 
 class AttentionRollout(Method):
@@ -38,17 +36,8 @@ class AttentionRollout(Method):
 
     @classmethod
     def why_not(cls, model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
-        without: list[int] = []
-
-        def look(messages: Messages) -> Tensor:
-            if messages.attended is None:
-                without.append(messages.site)
-            return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
-
-        subject = Subject(model, forward or batches.default_forward)
-        with subject.frozen():
-            sites = record(subject, batch, look).sites
-        return _refusal(f"messages of another kind at {sites[without[0]].name!r}") if without else None
+        site = first_site(model, batch, forward, lambda messages: messages.attended is None)
+        return None if site is None else _refusal(f"messages of another kind at {site!r}")
 
     def look(self, messages: Messages) -> Tensor:
         if messages.attended is None or messages.attention is None:

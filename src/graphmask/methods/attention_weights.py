@@ -11,7 +11,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.graphs.batches import Forward
-from graphmask.methods.gate_scores import site_without_attention
+from graphmask.methods.gate_scores import first_site, lacks_attention
 from graphmask.tapping.messages import Messages
 
 
@@ -29,7 +29,7 @@ class AttentionWeights(Method):
 
     @classmethod
     def why_not(cls, model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
-        site = site_without_attention(model, batch, forward)
+        site = first_site(model, batch, forward, lacks_attention)
         return None if site is None else _refusal(f"found none at {site!r}")
 
     def look(self, messages: Messages) -> Tensor:

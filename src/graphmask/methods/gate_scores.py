@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class GateScores(Method):
 
     @classmethod
     def why_not(cls, model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
-        site = site_without_attention(model, batch, forward)
+        site = first_site(model, batch, forward, lacks_attention)
         if site is None:
             return None
         return (
@@ -93,12 +93,12 @@ class GateScores(Method):
         return Choice(scores, case.trace.carried & (scores >= self.cuts), case.zeros())
 
 
-def site_without_attention(model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
-    """The name of the first site that does not weigh its messages by attention or gates; None if all do."""
+def first_site(model: nn.Module, batch: Any, forward: Forward | None, lacks: Callable[[Messages], bool]) -> str | None:
+    """The name of the first site some of whose messages lack something; None if there is none."""
     without: list[int] = []
 
     def look(messages: Messages) -> Tensor:
-        if messages.attention is None:
+        if lacks(messages):
             without.append(messages.site)
         return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
 
@@ -106,3 +106,8 @@ def site_without_attention(model: nn.Module, batch: Any, forward: Forward | None
     with subject.frozen():
         sites = record(subject, subject.take(batch), look).sites
     return sites[without[0]].name if without else None
+
+
+def lacks_attention(messages: Messages) -> bool:
+    """Are these messages weighed neither by attention nor by gates?"""
+    return messages.attention is None
