@@ -36,7 +36,9 @@ def _how(name: str) -> str:
     """How to get these data, for those who have none."""
     if name.startswith("srl"):
         return "`graphmask data build-ewt --help` makes them from public sources; docs/studies/srl.md says which."
-    return "docs/studies/qa.md says where the questions come from."
+    if name.startswith("qa"):
+        return "docs/studies/qa.md says where the questions come from."
+    return "docs/data.md says where they come from."
 
 
 def glove() -> Path | None:

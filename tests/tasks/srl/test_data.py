@@ -32,3 +32,6 @@ def test_found_or_said_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert data.find("there") == tmp_path / "there"
     with pytest.raises(GraphMaskError, match=r"Set the environment variable GRAPHMASK_DATA .* srl-ewt/absent"):
         data.find("srl-ewt/absent")
+    for name, page in (("srl-ewt", "docs/studies/srl.md"), ("qa-absent", "docs/studies/qa.md"), ("x", "docs/data.md")):
+        with pytest.raises(GraphMaskError, match=page):
+            data.find(name)
