@@ -65,7 +65,7 @@ matrix:
 
 # What is uploaded: sdist and wheel, checked, and the wheel in an environment of its own, where it runs the demo.
 release-check: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet build twine
+	$(BIN)/python -m pip install --quiet -c constraints.txt build twine
 	rm -rf out/dist out/release && $(BIN)/python -m build --outdir out/dist .
 	$(BIN)/python -m twine check --strict out/dist/*
 	ls -l out/dist/*-cp311-abi3-*.whl
@@ -79,7 +79,7 @@ lint: $(VENV)/installed-dev
 
 $(VENV)/pip:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt --upgrade pip
 	touch $@
 
 $(VENV)/installed: $(VENV)/pip pyproject.toml setup.py src/graphmask/ops/_fused.c constraints.txt

@@ -85,7 +85,7 @@ def debian(suite: str, folder: Path, pytest: Sequence[str]) -> None:
     run = inside(root)
     run(["python3", "-m", "venv", "--system-site-packages", "/venv"])
     held = "import importlib.metadata as m; print('torch==' + m.version('torch'))"
-    run(["sh", "-c", f'/venv/bin/python -c "{held}" > /constraints.txt; cat /constraints.txt'])
+    run(["sh", "-c", f'/venv/bin/python -c "{held}" > /constraints.txt && cat /constraints.txt'])
     run(["/venv/bin/pip", "install", "--quiet", "--only-binary", ":all:", "-c", "/constraints.txt", *WANTED])
     check(run, root, "/venv/bin/python", pytest)
 
