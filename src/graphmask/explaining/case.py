@@ -18,6 +18,7 @@ from graphmask.graphs.batches import Forward, Split
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.groups import rank_within
 from graphmask.tapping import gradients, masking
+from graphmask.tapping.pooling import pools
 from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import Trace
 
@@ -132,6 +133,8 @@ class Case:
         count = min(MOST_COPIES, EDGES_AT_ONCE // edges)
         if count < 2 or self.split.count != 1:
             return None  # a batch of many graphs fills a pass already
+        if self.trace.output.shape[0] != 1 and pools(self.model):
+            return None  # a pooling that is not told which graph a node is of would choose among all copies
         batch = batches.repeat(self.batch, count)
         edge_index = None if batch is None else batches.edge_index_of(batch)
         if batch is None or edge_index is None:

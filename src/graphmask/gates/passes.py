@@ -14,8 +14,10 @@ from graphmask.gates.networks import SiteSpec
 from graphmask.gates.probe import Probe
 from graphmask.graphs import batches
 from graphmask.graphs.edges import EdgeMap
+from graphmask.ops.kernels import ALL
 from graphmask.tapping import gradients
 from graphmask.tapping.messages import Answer, Call, Mask, Messages
+from graphmask.tapping.pooling import pools
 from graphmask.tapping.subject import Subject
 
 
@@ -118,6 +120,7 @@ class Passes:
 
     def __init__(self, probe: Probe, subject: Subject, *, recompute: bool = False) -> None:
         self.probe, self.subject, self.recompute = probe, subject.at(probe.sites), recompute
+        self.pools = pools(subject.model)
         self.forget()
 
     def forget(self) -> None:
@@ -170,13 +173,18 @@ class Passes:
 
         def at(call: Call) -> Answer:
             z, rows = answers[call.site, call.piece]
+            known = where[call.site, call.piece]
+            if self.pools and not _same(known, call.edges):  # other nodes are kept than in the original run
+                z, rows = _at_edges(z, known, call.edges, edge_map.count), ALL
             return z, baselines[call.site], rows
 
         def of_edges(site: int) -> Answer:
             gate = Gated.join(gated[site]).value
             edges = [found for (number, _), found in sorted(where.items()) if number == site and found is not None]
             if edges:
-                gate = gate.new_ones(edge_map.count + 1).index_put((torch.cat(edges),), gate)[:-1]
+                gate = gate.new_full((edge_map.count + 1,), float(not self.pools)).index_put((torch.cat(edges),), gate)[
+                    :-1
+                ]
             return gate, baselines[site]
 
         original = self._original(batch, edge_map, capture)
@@ -205,6 +213,18 @@ class Passes:
         self._last_run = run if run.pure else None
         set_random_states(random_state, device)
         return run.output
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other or (one is not None and other is not None and torch.equal(one, other))
+
+
+def _at_edges(z: Tensor, known: Tensor | None, edges: Tensor | None, count: int) -> Tensor:
+    """Gates ``z`` of the user's edges ``known``, told at ``edges``: shut where they have none, open at own loops."""
+    known = torch.arange(len(z), device=z.device) if known is None else known
+    whole = z.new_zeros(count + 1).index_put((known,), z)
+    whole = torch.cat([whole[:-1], z.new_ones(1)])
+    return whole[:-1] if edges is None else whole[edges]
 
 
 def _content(batch: Any) -> list[Any] | None:

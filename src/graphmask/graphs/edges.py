@@ -39,6 +39,7 @@ class EdgeMap:
 
     edge_type: Tensor | None = None  #: [E] of a heterogeneous graph
     all_types: tuple[EdgeType, ...] = ()  #: what the numbers in edge_type stand for
+    nodes: int | None = None  #: of the graph, where that is known
     more: Tensor | None = None  #: [2, M] gates that follow those of the edges, told as edges: of input features
 
     def __init__(self, edge_index: Tensor | None) -> None:
@@ -69,13 +70,20 @@ class EdgeMap:
         """Of any of these types?"""
         return self.count > 0
 
-    def __call__(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Matched:
-        """Match the edges of a call of module ``name``, its ``ordinal``-th in this forward, which got ``inputs``."""
+    def __call__(
+        self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str, nodes: int | None = None
+    ) -> Matched:
+        """Match the edges of a call of module ``name``, its ``ordinal``-th in this forward, which got ``inputs``.
+
+        ``nodes`` is how many the layer sees, where that is known.
+        """
         if self.edge_index is None:
             self.edge_index = effective
         mine, count = self.edge_index, self.count
         if effective is mine:
             return SAME
+        if nodes is not None and self.nodes is not None and nodes < self.nodes:
+            self._check_numbers(effective, inputs, nodes, name)
         extra = effective.shape[1] - count
         # Deep models repeat the same rearrangement in every layer, and every run: match once.
         if extra > 0 and self._last is not None and torch.equal(self._last[0], effective):
@@ -96,6 +104,24 @@ class EdgeMap:
         moved = self._loops_moved(effective)
         found = self._by_ends(effective, name) if moved is None else Matched(moved)
         return self._remembered(effective, found)
+
+    def _check_numbers(self, effective: Tensor, inputs: tuple[Any, ...], nodes: int, name: str) -> None:
+        """Raise where a layer sees fewer nodes than there are: nobody knows which these are.
+
+        Unless it is given all edges, or part of the user's own tensor (`trim_to_layer`): then numbers are as they were.
+        """
+        assert self.edge_index is not None
+        if torch.equal(effective[:, : self.count], self.edge_index) or any(map(is_sparse, inputs)):
+            return
+        mine = self.edge_index.untyped_storage().data_ptr()
+        given = [value for value in (effective, *inputs) if isinstance(value, Tensor)]
+        if any(value.untyped_storage().data_ptr() == mine for value in given):
+            return
+        raise GraphMaskError(
+            f"Expected module {name!r} to see the {self.nodes} nodes of the graph that was passed in, got {nodes}: "
+            "which ones cannot be known. TopKPooling and SAGPooling are followed. With any other pooling, "
+            "explain the part of the model below it, or pool before the model is called and pass the pooled graph."
+        )
 
     def _remembered(self, effective: Tensor, found: Matched) -> Matched:
         self._last = effective, found

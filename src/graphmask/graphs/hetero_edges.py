@@ -58,7 +58,9 @@ class HeteroEdgeMap(EdgeMap):
     def has_edges(self, types: Sequence[EdgeType]) -> bool:
         return any(kind in self.parts and self.parts[kind][1].numel() > 0 for kind in types)
 
-    def __call__(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Matched:
+    def __call__(
+        self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str, nodes: int | None = None
+    ) -> Matched:
         by_type = next((value for value in inputs if self._is_by_type(value, name)), None)
         if by_type is not None:
             return self._by_type(by_type, effective, inputs, ordinal, name)

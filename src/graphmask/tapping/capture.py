@@ -25,6 +25,7 @@ from graphmask.tapping.attention_taps import AttentionTap
 from graphmask.tapping.features import FeatureTap
 from graphmask.tapping.layers import TappedLayer
 from graphmask.tapping.messages import Mask, Visit
+from graphmask.tapping.pooling import POOLS, follow
 from graphmask.tapping.tapped import Tap
 from graphmask.tapping.taps import AdjacencyTap, MessageTap
 from graphmask.tapping.unseen import ALONG_EDGES
@@ -111,6 +112,8 @@ def tap(
                 if recompute:
                     switched.append((module, "forward", vars(module).get("forward", _ABSENT)))
                     module.forward = _recomputed(tapped)
+            elif isinstance(module, POOLS):
+                handles.append(follow(state.match, name, module))
             elif isinstance(module, (MessageTap, AdjacencyTap)):
                 switched.append((module, "handler", module.handler))
                 module.handler = _handler(state, name, module)
@@ -234,6 +237,7 @@ def _hook_content(tapped: TappedLayer) -> list[Any]:
         if state.asleep:
             return None
         edge_index, size, kwargs = inputs
+        tapped.on_propagate(edge_index, kwargs)
         return edge_index, size, tapped.on_content(edge_index, kwargs)
 
     def after_update(*_: Any) -> None:

@@ -20,7 +20,7 @@ from graphmask.graphs.sites import ABSENT, Site
 from graphmask.tapping import behind, edge_arguments, edge_softmax
 from graphmask.tapping import messages as sent
 from graphmask.tapping.exchange import between, contents_exchanged, exchange_order
-from graphmask.tapping.messages import Answer, Call, Mask, Messages, add_extra, is_fresh, lifted, states
+from graphmask.tapping.messages import Answer, Call, Mask, Messages, add_extra, is_fresh, lifted, nodes_seen, states
 from graphmask.tapping.tapped import Tap
 
 
@@ -123,7 +123,8 @@ class TappedLayer:
         if self.call is not None and self.call[0] is edge_index:
             return self.call[1]
         effective, flow = effective_edges(edge_index), self.layer.flow
-        matched = self.tap.edge_map(effective, self.inputs, self.ordinal, self.name)
+        nodes = nodes_seen(self.layer, self.propagated[1])
+        matched = self.tap.match(effective, self.inputs, self.ordinal, self.name, nodes)
         self.ordinal += 1
         site, piece = self.tap.where.locate(self.name, matched, flow == "target_to_source")
         source, target = effective if flow == "source_to_target" else (effective[1], effective[0])
@@ -163,13 +164,14 @@ class TappedLayer:
         mine = self.silent or [number for number, site in enumerate(self.sites) if site.module == self.name]
         bound = edge_arguments.bind(self.layer, args, kwargs)
         found = {} if bound is None else edge_arguments.per_edge(bound)
-        rows = self._rows(self.sites[mine[0]], len(next(iter(found.values())))) if found else None
+        given = (*args, *kwargs.values())
+        rows = self._rows(self.sites[mine[0]], len(next(iter(found.values()))), given) if found else None
         if bound is None or rows is None:
             return args, kwargs
         assert mask.of_edges is not None
         answers = [mask.of_edges(site) for site in mine]
         # Without a gradient: the root of a sum of weights has none where it is zero.
-        gate = torch.stack([answer[0].detach()[rows] for answer in answers]).amax(0)
+        gate = torch.stack([_rows_of(answer[0].detach(), rows) for answer in answers]).amax(0)
         if mask.exchange is not None:
             order = exchange_order(gate, mask.exchange)
             found = {name: value[order] for name, value in found.items()}
@@ -180,9 +182,11 @@ class TappedLayer:
                 found[name] = between(found[name], gate, constant)
         return edge_arguments.exchanged(bound, found)
 
-    def _rows(self, site: Site, number: int) -> Tensor | slice | None:
+    def _rows(self, site: Site, number: int, given: tuple[Any, ...]) -> Tensor | slice | None:
         """Which of the user's edges a layer's arguments have a row for; None if that is not known."""
-        edge_map = self.tap.edge_map
+        edge_map, pooled = self.tap.edge_map, self.tap.match.rows(given, self.name)
+        if pooled is not None:
+            return pooled if len(pooled) == number else None
         if len(site.edge_types) == 1 and edge_map.edge_type is not None:
             kinds = edge_map.edge_type == edge_map.all_types.index(site.edge_types[0])
             rows = kinds.nonzero().view(-1)
@@ -269,3 +273,10 @@ class TappedLayer:
         place = {kind: number for number, kind in enumerate(known[messages.piece])}
         numbers = torch.tensor([place.get(kind, 0) for kind in edge_map.all_types], device=kinds.device)
         messages.categories["edge_type"] = numbers[kinds[messages.edges]]
+
+
+def _rows_of(gate: Tensor, rows: Tensor | slice) -> Tensor:
+    """The gates of these edges; open where an edge is none of the user's (-1)."""
+    if isinstance(rows, slice):
+        return gate[rows]
+    return torch.cat([gate, gate.new_ones(1)])[rows]

@@ -213,6 +213,14 @@ def states(
     return None, None
 
 
+def nodes_seen(layer: MessagePassing, propagated: dict[str, Any]) -> int | None:
+    """How many nodes the layer sends between; None where senders and receivers are other nodes, or unknown."""
+    names = {name[:-2] for name in (*layer._user_args, *layer._edge_user_args) if name.endswith(("_i", "_j"))}
+    parts = [part for name in names for part in _pair(propagated.get(name)) if isinstance(part, Tensor) and part.dim()]
+    counts = {_count(part, layer.node_dim) for part in parts}
+    return counts.pop() if len(counts) == 1 else None
+
+
 def _pair(value: Any) -> tuple[Any, Any]:
     return (value[0], value[1]) if isinstance(value, (tuple, list)) and len(value) == 2 else (value, value)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from graphmask.graphs.edges import EdgeMap
+from graphmask.graphs.pooled import PooledGraphs
 from graphmask.graphs.sites import Site
 from graphmask.tapping import messages as sent
 from graphmask.tapping.attention import Attended, Attention, Inputs, Pairs
@@ -39,6 +40,7 @@ class Tap:
         self.visit = visit
         self.mask = visit if isinstance(visit, Mask) else None
         self.where = Locator(edge_map, sites, kinds)
+        self.match = PooledGraphs(edge_map)  #: which of the user's edges a call sends along
         self.heads = next((site.heads for site in sites or () if site.heads), heads)
         self.leaky_keys = leaky_keys
         self.live = True
@@ -57,6 +59,7 @@ class Tap:
     def restart(self) -> None:
         """A new run of the model begins."""
         self.where.restart()
+        self.match.restart()
 
     def check_complete(self) -> None:
         """Raise unless every site was visited exactly as when the sites were found."""
@@ -104,9 +107,10 @@ class Tap:
         extras: dict[str, Tensor | None],
     ) -> Tensor:
         self.where.covered.pop(name, None)
-        matched = self.edge_map(edge_index, (), 0, name)
-        site, piece = self.where.locate(name, matched)
         sender, receiver = nodes if isinstance(nodes, tuple) else (nodes, nodes)
+        seen = None if sender is None or receiver is None or len(sender) != len(receiver) else len(sender)
+        matched = self.match(edge_index, (), 0, name, seen)
+        site, piece = self.where.locate(name, matched)
         messages = Messages(
             site=site,
             piece=piece,
@@ -134,7 +138,10 @@ class Tap:
     def on_matrix(self, name: str, call: MatrixCall) -> Answer | None:
         self.where.covered.pop(name, None)
         sender, receiver = call.edge_index()
-        matched = self.edge_map(torch.stack([sender, receiver]), (), 0, name)
+        nodes = call.adjacency.shape[0] * call.adjacency.shape[-1]
+        if self.edge_map.edge_index is None:
+            self.edge_map.nodes = nodes
+        matched = self.match(torch.stack([sender, receiver]), (), 0, name, nodes)
         site, piece = self.where.locate(name, matched)
         about = Call(site=site, piece=piece, source=sender, target=receiver, edges=matched.edges)
         if self.mask is None:
