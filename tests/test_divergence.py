@@ -276,3 +276,13 @@ def test_state_comes_back(name: str) -> None:
     assert torch.equal(again(p, q), divergence(p, q))
     again.resolve(logits(8, 3)[0])
     assert again.state() == divergence.state()
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+@pytest.mark.parametrize("choice", ["kl", "js", "mse"])
+def test_outputs_of_half_precision_are_compared_in_float32(choice: str, dtype: torch.dtype) -> None:
+    original, masked = (10 * value.to(dtype) for value in logits(64, 5, scale=0.1))
+    found = resolved(choice, original)(original, masked)
+    expected = resolved(choice, original.double())(original.double(), masked.double())
+    assert found.dtype == torch.float
+    assert torch.allclose(found.double(), expected, rtol=1e-4, atol=1e-7)

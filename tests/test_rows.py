@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GCNConv
 
-from graphmask import Explanation, GraphMaskError, masked
+from graphmask import Explanation, GraphMask, GraphMaskError, masked
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.explaining.rows import rows_of
@@ -235,3 +236,27 @@ def test_index_survives_a_file(tmp_path: Path) -> None:
     for number, explanation in enumerate(made):
         explanation.save(tmp_path / f"{number}.graphmask")
         assert Explanation.load(tmp_path / f"{number}.graphmask").index == explanation.index
+
+
+@pytest.mark.filterwarnings("ignore:GraphMask")
+def test_many_rows_of_half_precision_are_counted_exactly() -> None:
+    """A sum in bfloat16 stands still at 256."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = GCNConv(4, 3)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.conv(x, edge_index)
+
+    torch.manual_seed(0)
+    data = Data(x=torch.randn(1000, 4).bfloat16(), edge_index=torch.randint(1000, (2, 3000)))
+    explainer = GraphMask(Net().bfloat16().eval(), divergence="kl")
+    explainer.fit([data], epochs=1, progress=False)
+    with explainer.subject.frozen():
+        case = explainer.case(data)
+        output = torch.where(torch.arange(1000).view(-1, 1) < 700, -case.trace.output, case.trace.output)
+        assert float(case.flips(output)) == pytest.approx(0.7)
+        rows = case.divergence(case.trace.output, output)
+        assert float(case.distance(output)) == pytest.approx(float(rows.double().mean()), rel=1e-6)

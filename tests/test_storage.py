@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import pickle
 import struct
@@ -235,6 +236,20 @@ def test_saved_then_loaded_explains_the_same(fitted: GraphMask, tmp_path: Path) 
         assert torch.equal(a.scores, b.scores)
         assert torch.equal(a.masked, b.masked)
         assert a.divergence == b.divergence
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["baselines.0", "gates.0.out_bias", "gates.1.shift", "gates.1.weights.message"])
+def test_gates_and_baselines_that_are_not_finite(fitted: GraphMask, tmp_path: Path, name: str, value: float) -> None:
+    spoilt = copy.deepcopy(fitted)
+    assert spoilt.probe is not None
+    spoilt.probe.state_dict()[name].view(-1)[0] = value
+    spoilt.save(tmp_path / "x")
+    with pytest.raises(GraphMaskError, match=rf"explainer at .*x, found .*NaN or infinity in {name}"):
+        load(tmp_path / "x", fitted.model)
+    if name.endswith("message") or (math.isnan(value) and not name.startswith("baselines")):
+        with pytest.raises(GraphMaskError, match="finite numbers from the gates, got NaN or infinity"):
+            spoilt.explain(toy.graph(1), allow_infeasible=True)
 
 
 def test_no_weights_of_the_model_are_in_the_file(fitted: GraphMask, tmp_path: Path) -> None:

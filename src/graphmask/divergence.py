@@ -20,6 +20,11 @@ from graphmask.errors import GraphMaskError
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
+def _at_least_float32(output: Tensor) -> Tensor:
+    """Outputs in half or bfloat16 have too few digits for a difference of two logarithms, or for a sum of many."""
+    return output.float() if output.dtype in (torch.half, torch.bfloat16) else output
+
+
 def _per_row(value: Tensor) -> Tensor:
     """Mean over everything but the rows: a sequence of outputs counts as one example, however long it is."""
     return value.flatten(1).mean(1) if value.dim() > 1 else value
@@ -149,6 +154,7 @@ class Divergence:
                 f"Expected the masked model to return the original's shape {tuple(original.shape)}, "
                 f"got {tuple(masked.shape)}. The shape of the output must not depend on the messages."
             )
+        original, masked = _at_least_float32(original), _at_least_float32(masked)
         if callable(self.choice):
             value = self.choice(original, masked)
         elif self.name == "gaussian":

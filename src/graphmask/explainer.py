@@ -307,6 +307,11 @@ class GraphMask(Method):
         """Open gates are kept: locations were read off the original run."""
         assert self.probe is not None
         locations = case.trace.values
+        if not bool((locations < torch.inf).all()):
+            raise GraphMaskError(
+                "Expected finite numbers from the gates, got NaN or infinity: their weights are not finite. Fit "
+                "again, or load the explainer from a file."
+            )
         if case.whole:  # what cannot reach the rows that are asked about is not carried
             locations = locations.masked_fill(~case.trace.carried, -torch.inf)
         scores = hard_concrete.probability_open(locations)  # exactly 0 where nothing is carried: -inf was read

@@ -79,7 +79,8 @@ class Retained:
 
     @property
     def retained_per_site(self) -> tuple[float, ...]:
-        return tuple((self.kept.sum(1) / self.carried.sum(1).clamp_min(1)).tolist())
+        counts = zip(self.kept.sum(1).tolist(), self.carried.sum(1).tolist(), strict=True)
+        return tuple(kept / max(carried, 1) for kept, carried in counts)
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask.devices import double
+from graphmask.devices import back, double
 from graphmask.divergence import Divergence
 from graphmask.errors import GraphMaskError
 from graphmask.graphs import batches
@@ -218,12 +218,15 @@ class Case:
     # Outputs by graph --------------------------------------------------------------------------------------
 
     def per_graph(self, per_row: Tensor) -> Tensor:
-        """[G] means over the output rows of each graph."""
+        """[G] means over the output rows of each graph, summed in float64: a graph may have many rows."""
         split = self.split
         if split.row_each:
             return per_row
         rows = torch.bincount(split.row_graph, minlength=split.count).clamp_min(1)
-        return per_row.new_zeros(split.count).index_add(0, split.row_graph, per_row) / rows
+        values = double(per_row)
+        graph, rows = split.row_graph.to(values.device), rows.to(values.device)
+        means = values.new_zeros(split.count).index_add(0, graph, values) / rows
+        return back(means, per_row.device).to(per_row.dtype)
 
     def distance(self, output: Tensor) -> Tensor:
         """[G] divergence from the original output."""
@@ -231,7 +234,7 @@ class Case:
 
     def flips(self, output: Tensor) -> Tensor:
         """[G] share of output rows whose prediction changed."""
-        return self.per_graph(self.divergence.flips(self.trace.output, output).to(self.trace.output.dtype))
+        return self.per_graph(self.divergence.flips(self.trace.output, output).float())
 
 
 def with_features(split: Split, batch: Any, edge_map: EdgeMap) -> Split:

@@ -53,6 +53,9 @@ def probe_of(
     for found in (state, *rungs):
         if {name: value.shape for name, value in found.items()} != shapes:
             raise TypeError("tensors of other sizes than its description says")
+        spoilt = [name for name, value in found.items() if not bool(torch.isfinite(value).all())]
+        if spoilt:
+            raise ValueError(f"NaN or infinity in {spoilt[0]}")
     probe = Probe(sites, specs, hidden, seed)
     probe.load_state_dict(state)
     return probe.to(device).eval()
