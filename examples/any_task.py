@@ -17,6 +17,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.nn import GraphConv, HeteroConv, global_add_pool
 
 import graphmask
+from graphmask.graphs.batches import default_forward
 
 
 def explain(model: nn.Module, loader: Any, data: Any, index: int | None = None, **settings: Any) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def train(model: nn.Module, batches: list[Any], labels: Any) -> nn.Module:
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(-(-STEPS // len(batches))):
         for batch in batches:
-            output, wanted = graphmask.graphs.batches.default_forward(model, batch), labels(batch)
+            output, wanted = default_forward(model, batch), labels(batch)
             loss = F.mse_loss(output, wanted) if wanted.is_floating_point() else F.cross_entropy(output, wanted)
             optimiser.zero_grad()
             loss.backward()

@@ -63,7 +63,7 @@ def test_node_classification(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = load("text", monkeypatch).main(tmp_path, seed=0, epochs=27)
+    found = load("text", monkeypatch).main(tmp_path, seed=0, epochs=14)
     assert found["right"] == 1.0
     assert found["faithful"] > 0.75
     assert found["neg"] >= 0.4  # the arc from a negation to its verb is needed at one layer of the two
@@ -87,7 +87,7 @@ def test_molecules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_transformer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = load("transformer", monkeypatch).main(tmp_path, seed=0, epochs=10)
+    found = load("transformer", monkeypatch).main(tmp_path, seed=0, epochs=5)
     assert found["right"] > 0.97
     assert found["faithful"] == 1.0
     assert 0.0005 < found["kept"] < 0.1
