@@ -13,7 +13,7 @@ from torch_geometric.nn import GCN
 from graphmask import GraphMask
 from graphmask.fitting import training
 from graphmask.fitting.calibration import Candidate, Verdict
-from graphmask.fitting.history import History
+from graphmask.fitting.history import Epoch, History
 from graphmask.fitting.recipe import PAPER, Recipe
 from graphmask.fitting.training import Training, take
 from graphmask.gates import hard_concrete
@@ -168,6 +168,20 @@ def test_the_noisy_phase_is_drawn_out_while_there_is_tolerance_to_spare() -> Non
     fit.step = 2350
     assert fit.settling
     assert fit.rate() == pytest.approx(1.0)
+
+
+def test_the_noisy_phase_is_not_drawn_out_where_nothing_changes_any_more() -> None:
+    def verdict(*retained: float) -> Verdict:
+        return Verdict(0.1 * TOLERANCE, 0.0, retained)
+
+    fit = fresh(steps=1000)
+    fit.step = 650
+    for share in (0.9, 0.5, 0.301, 0.3, 0.3, 0.299, 0.301, 0.3, 0.3):
+        assert fit.unfinished(verdict(share, 0.1))
+        fit.history.epochs.append(Epoch(0, 0.0, 1.0, [0.5, 0.5], verdict(share, 0.1), True))
+    assert not fit.unfinished(verdict(0.3015, 0.1))  # the eighth verdict of its like
+    assert fit.unfinished(verdict(0.303, 0.1))  # .004 from the least of them
+    assert fit.unfinished(verdict(0.3, 0.105))
 
 
 def test_a_fit_that_is_drawn_out_ends_within_an_epoch_and_no_rate_is_negative(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,7 @@ class GraphMask(Method):
     def at(self, tolerance: float) -> GraphMask:
         """An explainer for another tolerance, at once and without data: the sparsest measured state that meets it."""
         check_tolerance(tolerance)
-        chosen = sparsest(self._fitted().frontier, lambda verdict: verdict.meets(tolerance))
+        chosen = sparsest(self._fitted().frontier, tolerance)
         if chosen is None:
             least = min((point.tolerance for point in self.frontier if max(point.kept) < 1), default=float("inf"))
             raise GraphMaskError(

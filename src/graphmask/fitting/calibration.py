@@ -29,6 +29,8 @@ KEEP_ALL, DROP_ALL = -LIMIT - 1, LIMIT + 1
 CLEAR = 0.1
 #: Keeping this share, nothing is chosen.
 NEARLY_ALL = 0.99
+#: Candidates that keep at most this share of all messages more than the sparsest one are as sparse as it is.
+TIE = 0.01
 #: Distances from the trained thresholds that are tried, at all sites alike.
 OFFSETS = (-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 #: The same of snapshots that were taken on the way.
@@ -210,29 +212,64 @@ class Candidate:
     rung: int = -1  #: number of the snapshot; -1 is the last state
 
 
-def sparsest(candidates: Sequence[Candidate], fine: Callable[[Verdict], bool]) -> Candidate | None:
-    """The candidate that keeps least among those that drop something and are fine; None if none is.
+def _fine(
+    candidates: Sequence[Candidate], tolerance: float, asked: Callable[[Verdict, float], bool]
+) -> list[Candidate]:
+    """Those that drop something and do at this tolerance what is asked of them."""
+    return [one for one in candidates if not one.verdict.all_open and asked(one.verdict, tolerance)]
+
+
+def sparsest(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
+    """The candidate that keeps least of those that drop something and meet the tolerance; None if none does.
 
     Of candidates that keep the same, the one nearest to the trained thresholds, where unseen edges are least likely to
     fall on the wrong side.
     """
-    found = [candidate for candidate in candidates if not candidate.verdict.all_open and fine(candidate.verdict)]
+    found = _fine(candidates, tolerance, Verdict.meets)
     return min(found, key=lambda one: (round(one.verdict.share, 6), sum(map(abs, one.thresholds))), default=None)
+
+
+def surest(
+    candidates: Sequence[Candidate], tolerance: float, asked: Callable[[Verdict, float], bool] = Verdict.meets
+) -> Candidate | None:
+    """Of the candidates that keep about as little as the sparsest, the one whose bound is least; None if none is fine.
+
+    The last messages that a threshold drops are those that gates are least sure of, and on other data they may be the
+    ones that matter. Bounds are compared in tenths of the tolerance; of the same, the sparsest candidate, and then the
+    one nearest to the trained thresholds.
+    """
+    found = _fine(candidates, tolerance, asked)
+    least = min((one.verdict.share for one in found), default=0.0)
+
+    def rank(one: Candidate) -> tuple[float, ...]:
+        bound = round(10 * one.verdict.upper / tolerance)
+        return bound, round(one.verdict.share, 6), sum(map(abs, one.thresholds))
+
+    return min((one for one in found if one.verdict.share <= least + TIE), key=rank, default=None)
 
 
 def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
     """The state that a fit ends with; None if no candidate drops something within the tolerance.
 
     The last state counts first: a snapshot, taken when less was aimed at, keeps much more. So of the last state the
-    candidates that meet the tolerance, then those whose means are within it; then the snapshots alike.
+    candidates that meet the tolerance, then those whose means are within it; then the snapshots alike. Thresholds that
+    keep the whole of a site of which the trained ones drop a part are not considered.
     """
-    for last in (True, False):
-        some = [candidate for candidate in candidates if (candidate.rung < 0) is last]
-        found = sparsest(some, lambda verdict: verdict.meets(tolerance))
-        found = found or sparsest(some, lambda verdict: verdict.holds(tolerance))
+    last = [candidate for candidate in candidates if candidate.rung < 0]
+    trained = min(last, key=lambda one: sum(map(abs, one.thresholds)), default=None)
+    if trained is not None:
+        last = [candidate for candidate in last if not _opens(candidate.verdict, trained.verdict)]
+    for some in (last, [candidate for candidate in candidates if candidate.rung >= 0]):
+        found = surest(some, tolerance) or surest(some, tolerance, Verdict.holds)
         if found is not None:
             return found
     return None
+
+
+def _opens(verdict: Verdict, trained: Verdict) -> bool:
+    """True if a site is kept as a whole, of which the trained thresholds drop a part."""
+    pairs = zip(verdict.retained, trained.retained, strict=True)
+    return any(share >= NEARLY_ALL > before for share, before in pairs)
 
 
 def clear_of_bounds(threshold: float) -> float:

@@ -51,6 +51,8 @@ BOLD, TIMID = 0.4, 10.0
 #: With several sites, the noisy phase is drawn out once the aim has risen, while the mean divergence is below this
 #: share of the tolerance; by so many times the steps at most.
 SLACK, LONGEST = 0.5, 1.5
+#: ... and unless, over so many verdicts, no site's share of hard gates moved by more than this.
+VERDICTS_STILL, STILL = 8, 0.003
 #: The scale of the noise at the end of a phase that was drawn out by its own length or more; it is 1 at first.
 LAST_NOISE = 0.5
 #: Snapshots for other tolerances, as shares of the rise.
@@ -256,7 +258,16 @@ class Training:
         """Has the aim risen, and is there much tolerance to spare? One site's choice may wait for another's."""
         if self.recipe.sampled or self.progress < self.recipe.risen or len(self.probe.sites) < 2:
             return False
-        return self.drawn_out < LONGEST * self.steps and verdict.mean < SLACK * self.tolerance
+        if self.drawn_out >= LONGEST * self.steps or verdict.mean >= SLACK * self.tolerance:
+            return False
+        return not self.stands_still(verdict)
+
+    def stands_still(self, verdict: Verdict) -> bool:
+        """Have hard gates kept the same shares for a while?"""
+        recent = [epoch.verdict.retained for epoch in self.history.epochs[1 - VERDICTS_STILL :]] + [verdict.retained]
+        if len(recent) < VERDICTS_STILL:
+            return False
+        return all(max(shares) - min(shares) <= STILL for shares in zip(*recent, strict=True))
 
     @property
     def due(self) -> bool:
