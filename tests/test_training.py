@@ -175,11 +175,13 @@ def test_the_noisy_phase_is_not_drawn_out_where_nothing_changes_any_more() -> No
         return Verdict(0.1 * TOLERANCE, 0.0, retained)
 
     fit = fresh(steps=1000)
-    fit.step = 650
+    fit.step = 1650
     for share in (0.9, 0.5, 0.301, 0.3, 0.3, 0.299, 0.301, 0.3, 0.3):
-        assert fit.unfinished(verdict(share, 0.1))
         fit.history.epochs.append(Epoch(0, 0.0, 1.0, [0.5, 0.5], verdict(share, 0.1), True))
-    assert not fit.unfinished(verdict(0.3015, 0.1))  # the eighth verdict of its like
+    assert fit.unfinished(verdict(0.3, 0.1))  # the eighth verdict of its like, but there is noise to be taken away
+    fit.drawn_out = 1000
+    assert fit.noise == 0.5
+    assert not fit.unfinished(verdict(0.3015, 0.1))
     assert fit.unfinished(verdict(0.303, 0.1))  # .004 from the least of them
     assert fit.unfinished(verdict(0.3, 0.105))
 

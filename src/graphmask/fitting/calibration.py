@@ -31,6 +31,8 @@ CLEAR = 0.1
 NEARLY_ALL = 0.99
 #: Candidates that keep at most this share of all messages more than the sparsest one are as sparse as it is.
 TIE = 0.01
+#: Bounds that differ by more than this share of the tolerance differ clearly.
+CLEARLY = 0.05
 #: Distances from the trained thresholds that are tried, at all sites alike.
 OFFSETS = (-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 #: The same of snapshots that were taken on the way.
@@ -72,6 +74,10 @@ class Verdict:
     def holds(self, tolerance: float) -> bool:
         """True if the means themselves are within the tolerance."""
         return self.mean <= tolerance
+
+    def nearly_meets(self, tolerance: float) -> bool:
+        """True if the means themselves are within the tolerance, less a margin."""
+        return self.mean <= MARGIN * tolerance
 
     def meets(self, tolerance: float) -> bool:
         """True if the upper bound is within the tolerance, less a margin: other data are other data."""
@@ -219,50 +225,52 @@ def _fine(
     return [one for one in candidates if not one.verdict.all_open and asked(one.verdict, tolerance)]
 
 
+def _first(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The sparsest; of those that keep the same, the one nearest to the trained thresholds."""
+    return min(candidates, key=lambda one: (round(one.verdict.share, 6), sum(map(abs, one.thresholds))), default=None)
+
+
 def sparsest(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
     """The candidate that keeps least of those that drop something and meet the tolerance; None if none does.
 
     Of candidates that keep the same, the one nearest to the trained thresholds, where unseen edges are least likely to
     fall on the wrong side.
     """
-    found = _fine(candidates, tolerance, Verdict.meets)
-    return min(found, key=lambda one: (round(one.verdict.share, 6), sum(map(abs, one.thresholds))), default=None)
+    return _first(_fine(candidates, tolerance, Verdict.meets))
 
 
 def surest(
     candidates: Sequence[Candidate], tolerance: float, asked: Callable[[Verdict, float], bool] = Verdict.meets
 ) -> Candidate | None:
-    """Of the candidates that keep about as little as the sparsest, the one whose bound is least; None if none is fine.
+    """Of the candidates that keep about as little as the sparsest, one whose bound is clearly less; else the sparsest.
 
     The last messages that a threshold drops are those that gates are least sure of, and on other data they may be the
-    ones that matter. Bounds are compared in tenths of the tolerance; of the same, the sparsest candidate, and then the
-    one nearest to the trained thresholds.
+    ones that matter. None if no candidate is fine.
     """
     found = _fine(candidates, tolerance, asked)
     least = min((one.verdict.share for one in found), default=0.0)
-
-    def rank(one: Candidate) -> tuple[float, ...]:
-        bound = round(10 * one.verdict.upper / tolerance)
-        return bound, round(one.verdict.share, 6), sum(map(abs, one.thresholds))
-
-    return min((one for one in found if one.verdict.share <= least + TIE), key=rank, default=None)
+    ties = [one for one in found if one.verdict.share <= least + TIE]
+    bound = min((one.verdict.upper for one in ties), default=0.0) + CLEARLY * tolerance
+    return _first([one for one in ties if one.verdict.upper <= bound])
 
 
 def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
     """The state that a fit ends with; None if no candidate drops something within the tolerance.
 
     The last state counts first: a snapshot, taken when less was aimed at, keeps much more. So of the last state the
-    candidates that meet the tolerance, then those whose means are within it; then the snapshots alike. Thresholds that
-    keep the whole of a site of which the trained ones drop a part are not considered.
+    candidates whose bound meets the tolerance with a margin, then those whose means do, then those whose means are
+    within it; then the snapshots alike. Thresholds that keep the whole of a site of which the trained ones drop a part
+    are not considered.
     """
     last = [candidate for candidate in candidates if candidate.rung < 0]
     trained = min(last, key=lambda one: sum(map(abs, one.thresholds)), default=None)
     if trained is not None:
         last = [candidate for candidate in last if not _opens(candidate.verdict, trained.verdict)]
     for some in (last, [candidate for candidate in candidates if candidate.rung >= 0]):
-        found = surest(some, tolerance) or surest(some, tolerance, Verdict.holds)
-        if found is not None:
-            return found
+        for asked in (Verdict.meets, Verdict.nearly_meets, Verdict.holds):
+            found = surest(some, tolerance, asked)
+            if found is not None:
+                return found
     return None
 
 

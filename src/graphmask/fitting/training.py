@@ -51,7 +51,7 @@ BOLD, TIMID = 0.4, 10.0
 #: With several sites, the noisy phase is drawn out once the aim has risen, while the mean divergence is below this
 #: share of the tolerance; by so many times the steps at most.
 SLACK, LONGEST = 0.5, 1.5
-#: ... and unless, over so many verdicts, no site's share of hard gates moved by more than this.
+#: ... and unless, with the least noise, no site's share of hard gates moved by more than this over so many verdicts.
 VERDICTS_STILL, STILL = 8, 0.003
 #: The scale of the noise at the end of a phase that was drawn out by its own length or more; it is 1 at first.
 LAST_NOISE = 0.5
@@ -263,7 +263,9 @@ class Training:
         return not self.stands_still(verdict)
 
     def stands_still(self, verdict: Verdict) -> bool:
-        """Have hard gates kept the same shares for a while?"""
+        """Have hard gates kept the same shares for a while, although the noise can fall no further?"""
+        if self.noise > LAST_NOISE:
+            return False
         recent = [epoch.verdict.retained for epoch in self.history.epochs[1 - VERDICTS_STILL :]] + [verdict.retained]
         if len(recent) < VERDICTS_STILL:
             return False
