@@ -242,9 +242,11 @@ def test_history_prints_short_and_draws() -> None:
 
 
 def test_epochs_are_counted_from_one_to_how_many_there_will_be() -> None:
-    training: Any = SimpleNamespace(steps=100, step=15, epoch=3)
+    training: Any = SimpleNamespace(steps=100, drawn_out=0, step=15, epoch=3)
     assert epochs_of(training) == 20
-    assert epochs_of(SimpleNamespace(steps=100, step=0, epoch=0)) == 1  # type: ignore[arg-type]
+    assert epochs_of(SimpleNamespace(steps=100, drawn_out=0, step=0, epoch=0)) == 1  # type: ignore[arg-type]
+    # Two epochs were meant; 150 steps by which the noisy phase was drawn out make them four.
+    assert epochs_of(SimpleNamespace(steps=200, drawn_out=150, step=300, epoch=3)) == 4  # type: ignore[arg-type]
 
 
 def test_one_vocabulary_for_where_a_state_stands() -> None:
