@@ -60,7 +60,7 @@ def jensen_shannon(original: Tensor, masked: Tensor) -> Tensor:
 
 
 def cross_entropy(original: Tensor, masked: Tensor) -> Tensor:
-    """How much less likely the model's own first choice became: the cross-entropy beyond the original's own."""
+    """How much less likely the model's prediction became: the cross-entropy minus that of the original output."""
     p, q = log_softmax(original), log_softmax(masked)
     choice = p.argmax(-1, keepdim=True)
     return _per_row((p.gather(-1, choice) - q.gather(-1, choice)).squeeze(-1).clamp_min(0))
@@ -96,7 +96,7 @@ _CATEGORICAL = {"kl", "js", "cross_entropy"}
 
 
 class Divergence:
-    """A named or user-given divergence with what belongs to it: checks, and what counts as the same prediction.
+    """A divergence, by name or as a function, with its checks and with what counts as the same prediction.
 
     What kind of numbers the model returns is decided once, on a first batch of outputs (:meth:`resolve`), so
     that no later batch is read differently: ``probabilities`` are turned into logits, ``"gaussian"`` takes its
@@ -171,7 +171,7 @@ class Divergence:
 
     @property
     def has_classes(self) -> bool:
-        """Is there a prediction that could change? Not so for regressions."""
+        """Whether rows have a predicted class that could change; False for regressions."""
         return self.name not in {"mse", "gaussian"}
 
     def support(self, original: Tensor, output: Tensor) -> Tensor:

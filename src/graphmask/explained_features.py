@@ -32,7 +32,7 @@ class Features:
 
     @property
     def attribute(self) -> str:
-        """Of the batch: ``x`` or ``edge_attr``."""
+        """The name of the attribute of the batch: ``x`` or ``edge_attr``."""
         return KINDS[self.kind][0]
 
     @property
@@ -41,7 +41,7 @@ class Features:
         return float(self.kept.sum()) / max(int(self.carried.sum()), 1)
 
     def masked(self, batch: Any) -> Any:
-        """The batch with the baseline in place of what was dropped, for a forward of one's own.
+        """The batch with the baseline in place of dropped features, to run the model on yourself.
 
         Inside `graphmask.masked` the arguments of the model are replaced anyway, and doing it twice changes nothing.
         """

@@ -203,7 +203,7 @@ class GraphMask(Method):
 
     @property
     def frontier(self) -> list[history.Point]:
-        """What is kept at which tolerance, as measured at the end of `fit`: the more is tolerated, the less is kept.
+        """What is kept at which tolerance, as measured at the end of `fit`.
 
         Every row is a state that `at` can give: of the last gates with other thresholds, or of gates as they were on
         the way, when less was aimed at.
@@ -211,7 +211,7 @@ class GraphMask(Method):
         return history.points(self._fitted().frontier, MARGIN)
 
     def at(self, tolerance: float) -> GraphMask:
-        """An explainer for another tolerance, at once and without data: the sparsest measured state that meets it."""
+        """An explainer for another tolerance, without data or training: the sparsest measured state that meets it."""
         check_tolerance(tolerance)
         chosen = sparsest(self._fitted().frontier, lambda verdict: verdict.meets(tolerance))
         if chosen is None:
@@ -234,7 +234,7 @@ class GraphMask(Method):
         return self.history
 
     def calibrate(self, validation: Iterable[Any], *, tolerance: float | None = None) -> History:
-        """Choose thresholds anew, on other data or for another tolerance; gates and baselines stay as they were fitted.
+        """Choose thresholds again, on other data or for another tolerance; gates and baselines are not changed.
 
         Seconds where fitting takes minutes: what would be kept at half the tolerance? If no thresholds are within it,
         nothing changes.

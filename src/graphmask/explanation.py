@@ -127,7 +127,7 @@ class Explanation(Retained):
 
     @property
     def faithful(self) -> bool:
-        """The masked model answers as the original does, within the tolerance.
+        """The divergence of the masked output from the original one is at most the tolerance.
 
         This is about messages. Modules in `unseen` ran as they are: what they carry is in both outputs.
         """
@@ -135,12 +135,12 @@ class Explanation(Retained):
 
     @property
     def same_prediction(self) -> bool:
-        """In every row of the output."""
+        """Whether the prediction is the same in every row of the output."""
         return self.flips == 0
 
     @property
     def unrepaired(self) -> str | None:
-        """Why this explanation does not hold although its messages were reopened; None if it does, or none were."""
+        """The reason why repair failed; None if it did not fail or was not tried."""
         return self.info.get(UNREPAIRED)
 
     @property

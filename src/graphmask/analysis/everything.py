@@ -38,7 +38,7 @@ class Named(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A table that is still to be worked out: how many there will be, and their titles, are known before."""
+    """A table that is not computed yet; titles and number of tables are known before."""
 
     name: str
     title: str

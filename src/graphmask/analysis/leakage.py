@@ -1,4 +1,4 @@
-"""Can the answer be read off the mask itself?
+"""Can the prediction be predicted from the mask itself?
 
 A gate network that knows the answer could write it into the pattern of open gates: the masked model would then agree
 with the original for the wrong reason. So a probe (logistic regression) tries to tell the model's prediction from
@@ -42,7 +42,7 @@ def mask_leakage(
     seed: int = 0,
     most: int = 10_000,
 ) -> polars.DataFrame:
-    """Can the prediction be told from the mask pattern alone?
+    """Can the prediction be predicted from the mask pattern alone?
 
     The probe sees, per layer and edge type, how many edges are kept, their share of the edges of this type, and their
     share of the kept. It is judged on graphs it was not fitted on (five-fold cross-validation).
@@ -80,7 +80,7 @@ def baseline_leakage(
     most: int = 10_000,
     allow_infeasible: bool = False,
 ) -> polars.DataFrame:
-    """Can the prediction be told from the positions of the baselines, without any message?
+    """Can the prediction be predicted from the positions of the baselines, without any message?
 
     The model runs with every dropped message replaced by its baseline and every *kept* message by zero: nothing that
     was sent is left but which edges carry the baseline. The probe sees the model's output. The model still sees its

@@ -1,4 +1,4 @@
-"""`graphmask store ...`: look after a folder of explanations."""
+"""`graphmask store ...`: compact or verify a folder of explanations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compact(folder: Folder) -> None:
 
 @app.command("verify")
 def verify(folder: Folder) -> None:
-    """Read all files, and tell whether they are as they were written."""
+    """Read all files and compare them with the hashes that were written with them."""
     from graphmask import store
 
     opened = store.open(folder)

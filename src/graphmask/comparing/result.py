@@ -75,12 +75,12 @@ class Comparison(Measured):
             self.note(text)
 
     def note(self, text: str) -> None:
-        """Say something once."""
+        """Add a note, unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
     def failed(self, name: str, error: Exception) -> None:
-        """A method that raised is listed, with what it said; its other seeds do not count."""
+        """List a method that raised, with the message of its error; its other seeds are left out."""
         said = str(error) if isinstance(error, GraphMaskError) else f"{type(error).__name__}: {error}"
         self.not_applicable[name] = said
         self.rows = [row for row in self.rows if row["method"] != name]

@@ -1,4 +1,4 @@
-"""A heterogeneous batch as one graph: nodes, and edges, are numbered consecutively across types, type after type.
+"""A heterogeneous batch as one graph: nodes and edges are numbered consecutively across types.
 
 Everything that works on ``[L, E]`` then works on it as on any other graph; ``edge_type`` [E] says what is what.
 """
