@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -206,6 +208,25 @@ def test_what_the_user_wrote_stays_text() -> None:
 def test_a_card_of_a_sentence_and_one_of_nothing() -> None:
     assert "rebound" in make_sentence()._repr_html_()
     assert "0 of 0 messages kept." in explain([], [[]], nodes=0)._repr_html_()
+
+
+def test_lines_of_a_card_end_at_the_rims_of_their_nodes() -> None:
+    html = small()._repr_html_()
+    circles = [tuple(map(float, found)) for found in re.findall(r'<circle cx="(.+?)" cy="(.+?)" r="(.+?)"', html)]
+    lines = [tuple(map(float, found)) for found in re.findall(r'<path d="M(\S+) (\S+)Q\S+ \S+ (\S+) (\S+)"', html)]
+    assert len(circles) == small().num_nodes
+    assert lines
+    for x0, y0, x1, y1 in lines:
+        begin = min(abs(math.hypot(x0 - x, y0 - y) - r) for x, y, r in circles)
+        end = min(abs(math.hypot(x1 - x, y1 - y) - r - 2) for x, y, r in circles)
+        assert begin < 0.3
+        assert end < 0.3
+
+
+def test_a_card_takes_its_colour_from_the_notebook() -> None:
+    html = small()._repr_html_()
+    assert all("color:inherit" in style for style in re.findall(r'<table style="(.*?)"', html))
+    assert "<table" in html
 
 
 def test_a_card_says_what_failed() -> None:

@@ -93,7 +93,7 @@ class Totals(Tally):
         if self.count == 1:
             within = "within" if self.faithful else "NOT within"
             same = "with the same prediction" if self.same_prediction else "with a CHANGED prediction"
-            return f"T{share[1:]}; with the others replaced, it stays {within} tolerance, {same}."
+            return f"T{share[1:]}; with the others replaced, its output stays {within} tolerance, {same}."
         words = (
             f"In these {self.count:,} graphs {share}. With the others replaced, {self.faithful:,} of {self.count:,} "
             "stay within tolerance"

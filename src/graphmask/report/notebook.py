@@ -60,7 +60,7 @@ def card(explanation: Explanation) -> str:
         f'<div style="border-left:3px solid {"#009e73" if good else ASKED};padding-left:.5em;margin:.3em 0">'
         f"{escape(explanation.certificate)}</div>"
         '<div style="display:flex;flex-wrap:wrap;gap:1.2em;align-items:center">'
-        f'<table style="border-collapse:collapse;font-size:13px"><tbody>{rows}</tbody></table>'
+        f'<table style="border-collapse:collapse;font-size:13px;color:inherit"><tbody>{rows}</tbody></table>'
         f"{_picture(shown, drawn)}</div>"
         + (f'<div style="opacity:.75;font-size:12px">{escape(note)}</div>' if note else "")
         + "</div>"
@@ -141,10 +141,11 @@ def _line(x0: float, y0: float, x1: float, y1: float, radius: float, bend: float
     along, across = ((x1 - x0) / length, (y1 - y0) / length), (-(y1 - y0) / length, (x1 - x0) / length)
     side = bend * min(22.0, 0.25 * length)
     mx, my = (x0 + x1) / 2 + across[0] * side, (y0 + y1) / 2 + across[1] * side
+    sx, sy = x0 + along[0] * radius, y0 + along[1] * radius
     ex, ey = x1 - along[0] * (radius + 2), y1 - along[1] * (radius + 2)
     head = ""
     if kept:
         tips = [(ex - 8 * along[0] + s * 4 * across[0], ey - 8 * along[1] + s * 4 * across[1]) for s in (1, -1)]
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in [(ex, ey), *tips])
         head = f'<polygon points="{corners}" fill="{KEPT}"/>'
-    return f'<path d="M{x0:.1f} {y0:.1f}Q{mx:.1f} {my:.1f} {ex:.1f} {ey:.1f}" fill="none" {style}/>{head}'
+    return f'<path d="M{sx:.1f} {sy:.1f}Q{mx:.1f} {my:.1f} {ex:.1f} {ey:.1f}" fill="none" {style}/>{head}'
