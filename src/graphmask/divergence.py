@@ -175,7 +175,7 @@ class Divergence:
         return self.name not in {"mse", "gaussian"}
 
     def support(self, original: Tensor, output: Tensor) -> Tensor:
-        """[rows] how much ``output`` speaks for what the original predicts; for a regression, its value."""
+        """[rows] how strongly ``output`` supports the prediction of the original; for a regression, its value."""
         if self.name == "bernoulli" or (self.has_classes and (original.dim() < 2 or original.shape[-1] < 2)):
             value = torch.where(self.logits(original) > 0, output, -output)
         elif self.has_classes:

@@ -59,9 +59,9 @@ class Features:
 
     def columns(self) -> dict[str, Any]:
         """The same as arrays by name."""
-        places = torch.ones_like(self.kept).nonzero().cpu().numpy()
+        positions = torch.ones_like(self.kept).nonzero().cpu().numpy()
         names = ("edge" if self.kind == "edges" else "node", "column")
-        found = {name: places[:, at] for at, name in enumerate(names[: self.kept.dim()])}
+        found = {name: positions[:, at] for at, name in enumerate(names[: self.kept.dim()])}
         found["carried"] = self.carried.flatten().cpu().numpy()
         found["kept"] = self.kept.flatten().cpu().numpy()
         found["score"] = self.scores.flatten().double().cpu().numpy()

@@ -122,7 +122,7 @@ class Explanation(Retained):
 
     @property
     def site_titles(self) -> tuple[str, ...]:
-        """The sites by names for people, such as ``conv1 (GCNConv)``: see `graphmask.graphs.sites.titles`."""
+        """The sites by readable names, such as ``conv1 (GCNConv)``: see `graphmask.graphs.sites.titles`."""
         return titles(self.structure)
 
     @property
@@ -233,7 +233,7 @@ class Explanation(Retained):
         return graph
 
     def to_pandas(self, node_labels: Sequence[str] | None = None) -> pandas.DataFrame:
-        """One row per edge and layer: ``layer``, ``site`` and its name for people, ``edge``, its ends by number and
+        """One row per edge and layer: ``layer``, ``site`` and its readable name, ``edge``, its ends by number and
         name as the message runs, ``type`` where edges have any, ``carried``, ``kept`` and ``score``."""
         return hooks.report("frames.to_pandas")(self, node_labels)
 

@@ -1,4 +1,4 @@
-"""All tables that apply, in the order a reader wants them."""
+"""All tables that apply, in the order of a report."""
 
 from __future__ import annotations
 

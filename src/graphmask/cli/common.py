@@ -46,7 +46,7 @@ def write_json(path: Path | None, figures: dict[str, Any]) -> None:
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table for people on a terminal, plain columns in a pipe."""
+    """A drawn table on a terminal, plain columns in a pipe."""
     console.print(Text(visible(title)), highlight=False, soft_wrap=True)
     table = RichTable()
     for number, name in enumerate(header):

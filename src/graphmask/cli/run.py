@@ -50,7 +50,7 @@ Again = Annotated[bool, typer.Option(help="Repeat a run that is finished.")]
 
 
 def _command(kind: type[Settings]) -> Callable[..., None]:
-    """A function with the settings as its parameters, as typer wants it."""
+    """A function with the settings as its parameters, as typer needs it."""
 
     def command(*, out: Path | None, json: Path | None, again: bool = False, **asked: Any) -> None:
         run(kind(**asked), out, json, again=again)

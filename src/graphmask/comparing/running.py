@@ -44,7 +44,7 @@ class Parts:
 
     @property
     def judged(self) -> list[Any]:
-        """One batch per group of explanations, as `graphmask.analysis` wants them."""
+        """One batch per group of explanations, as `graphmask.analysis` takes them."""
         return self.test if self.index is None else self.test * len(self.index)
 
     def tuned(self, method: Method, **options: Any) -> nn.Module:

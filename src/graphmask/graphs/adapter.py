@@ -36,7 +36,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def contents(self, batch: Any) -> str:
-        """A description of the batch for people: its kind and its attributes."""
+        """A readable description of the batch: its kind and its attributes."""
 
     @abstractmethod
     def edge_index(self, batch: Any) -> Tensor | None:

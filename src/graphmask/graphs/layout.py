@@ -35,7 +35,7 @@ class Types(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Of the edge types, for people."""
+        """Readable names of the edge types."""
         return [" ".join(kind) for kind in self.edge_types]
 
 

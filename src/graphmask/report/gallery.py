@@ -26,7 +26,7 @@ class Totals(Tally):
     same_prediction: int = 0
     known: int = 0  #: explanations with a label to compare with
     wrong: int = 0
-    titles: tuple[str, ...] = ()  #: the sites by names for people
+    titles: tuple[str, ...] = ()  #: the sites by readable names
     layers_by_number: list[str] = field(default_factory=list)  #: names of layers as analyses number them
     per_type: dict[tuple[int, str], list[int]] = field(default_factory=dict)  #: kept and carried by site and type
     type_names: dict[int, str | None] = field(default_factory=dict)  #: of numbers of types; None where names differ

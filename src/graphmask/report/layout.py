@@ -69,11 +69,11 @@ def bends(edges: Sequence[Edge]) -> list[float]:
         groups.setdefault((min(u, v), max(u, v)), []).append(index)
     result = [0.0] * len(edges)
     for (low, high), members in groups.items():
-        for place, index in enumerate(members):
+        for number, index in enumerate(members):
             if low == high:
-                result[index] = float(place)
+                result[index] = float(number)
             else:
-                offset = place - (len(members) - 1) / 2
+                offset = number - (len(members) - 1) / 2
                 result[index] = offset if edges[index][0] == low else -offset
     return result
 
@@ -99,8 +99,8 @@ def _component(graph: nx.DiGraph, unit: float) -> tuple[Points, bool]:
     points = _feed_forward(graph, unit)
     if points is not None:
         return points, True
-    place = _stress if n <= LARGEST_STRESS_COMPONENT else _sunflower
-    return place(undirected, unit), False
+    arrange = _stress if n <= LARGEST_STRESS_COMPONENT else _sunflower
+    return arrange(undirected, unit), False
 
 
 def _tree(graph: nx.DiGraph, undirected: nx.Graph, unit: float) -> tuple[Points, bool] | None:
