@@ -174,9 +174,9 @@ class _Features:
     def add(self, block: Block, kept: Tensor) -> None:
         layer, edge = block.carried.nonzero().t()
         graph, kind, open_ = block.graph[edge] + self.graphs, block.edge_type[edge], kept[layer, edge]
-        rows, place = torch.stack([graph, layer, kind]).unique(dim=1, return_inverse=True)
+        rows, cell = torch.stack([graph, layer, kind]).unique(dim=1, return_inverse=True)
         counts = torch.zeros(2, rows.shape[1], dtype=torch.double)
-        counts = counts.index_add(1, place, torch.stack([torch.ones_like(open_), open_]).double())
+        counts = counts.index_add(1, cell, torch.stack([torch.ones_like(open_), open_]).double())
         self.parts.append((rows[0], rows[1], rows[2], counts))
         self.graphs += block.graphs
         self.layers = block.sites
@@ -211,8 +211,8 @@ def _compare(features: Tensor, shuffled: Sequence[Tensor], labels: Tensor, seed:
 
 def _folds(count: int, seed: int) -> Iterator[Tensor]:
     """bool [count] per fold: which examples are held out."""
-    place = torch.randperm(count, generator=torch.Generator().manual_seed(seed)) % FOLDS
-    return (place == fold for fold in range(FOLDS))
+    fold_of = torch.randperm(count, generator=torch.Generator().manual_seed(seed)) % FOLDS
+    return (fold_of == fold for fold in range(FOLDS))
 
 
 def _accuracy(features: Tensor, labels: Tensor, classes: int, folds: Sequence[Tensor]) -> float:

@@ -109,7 +109,7 @@ class Comparison(Measured):
         shown = [column for column in GLANCE if column in self.columns] or list(self.columns[:8])
         lines = [["method", *(COLUMNS[column].label for column in shown)]]
         lines += [[method, *(self.text(method, column) for column in shown)] for method in self.methods]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+        widths = [max(len(line[number]) for line in lines) for number in range(len(lines[0]))]
         body = [
             "  ".join([line[0].ljust(widths[0]), *(t.rjust(w) for t, w in zip(line[1:], widths[1:], strict=True))])
             for line in lines
