@@ -33,7 +33,7 @@ def check_folder(folder: Path) -> None:
     """Raise for a folder that is not there, before anything is imported that takes seconds."""
     if not folder.is_dir():
         raise GraphMaskError(
-            f"Expected a folder that graphmask run or explain_all(..., out=DIR) wrote at {folder}, found no such folder."
+            f"Expected what graphmask run or explain_all(..., out=DIR) wrote at {folder}, found no such folder."
         )
 
 
