@@ -24,7 +24,7 @@ def pictures(browser: Browser, star: Path, relay: Path, images: Path) -> list[Pa
     """The page of star, the top of relay's report, and one example of each report."""
     images.mkdir(parents=True, exist_ok=True)
     made = [
-        top(browser, star / "star.html", images / "star.png", height=1100),
+        top(browser, star / "star.html", images / "star.png", height=1560),
         top(browser, relay / "report.html", images / "report_top.png", height=1010),
     ]
     for folder, name in ((star, "report_star"), (relay, "report_relay")):

@@ -116,6 +116,19 @@ def test_report_of_what_is_no_run(tmp_path: Path) -> None:
         assert isinstance(result.exception, GraphMaskError)
 
 
+@pytest.mark.parametrize("command", ["analyse", "report", "store verify", "store compact"])
+def test_a_folder_that_is_not_there_is_said_without_loading_torch(command: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; from graphmask.cli import main; import atexit\n"
+        "atexit.register(lambda: print('heavy:', [m for m in ('torch', 'torch_geometric') if m in sys.modules]))\n"
+        f"sys.argv = ['graphmask', *{command.split()!r}, {str(tmp_path / 'none')!r}]; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"wrote at {tmp_path / 'none'}, found no such folder" in " ".join(done.stderr.split())
+    assert "heavy: []" in done.stdout
+
+
 def test_unknown_task_names_the_known_ones() -> None:
     with pytest.raises(GraphMaskError, match=r"among star, relay, got 'stars'"):
         experiments.get("stars")

@@ -1,4 +1,4 @@
-"""Progress bars on standard error, which disappear when they are done. The library that draws them is loaded late."""
+"""Progress bars on standard error, which disappear when they are done; rich is imported for the first of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bar(title: str = "", *, enabled: bool) -> Progress:
 
 @contextmanager
 def steps(total: int, *, enabled: bool) -> Iterator[Callable[[str], None]]:
-    """A bar for a known number of named steps; call what it gives when a step begins."""
+    """A bar for a known number of named steps; call the function that it yields when a step begins."""
     with bar(enabled=enabled) as shown:
         task = shown.add_task("", total=total)
         begun = 0
@@ -39,7 +39,7 @@ def steps(total: int, *, enabled: bool) -> Iterator[Callable[[str], None]]:
 
 
 def through(items: Iterable[T], what: str, *, enabled: bool) -> Iterator[T]:
-    """The items one by one, with a bar of how many there were; of how many in all where they can be counted."""
+    """The items one by one, with a bar that counts them, and shows the total where the items have a length."""
     with bar(enabled=enabled) as shown:
         task = shown.add_task(what, total=len(items) if isinstance(items, Sized) else None)
         for item in items:

@@ -1,4 +1,4 @@
-"""Where a model lies, what is moved there, and what differs from device to device: random states, float64."""
+"""The device of a model, batches on it, and what differs between devices: random states and float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def device_of(model: nn.Module) -> torch.device | None:
-    """Of the model's first parameter or buffer, which is where its inputs go; None of a model without any."""
+    """The device of the model's first parameter or buffer, where its inputs must be; None if it has none."""
     for tensors in (model.parameters(), model.buffers()):
         for tensor in tensors:
             return tensor.device
@@ -21,7 +21,7 @@ def device_of(model: nn.Module) -> torch.device | None:
 
 
 def placed(batch: Any, device: torch.device | None) -> Any:
-    """A batch of any kind on a device; itself where it lies there already, else another, for the user's is theirs.
+    """The batch itself if it is on the device, else a copy there; the user's batch is not changed.
 
     PyG's data and the batches of `transformers` move themselves, on a copy, because they would change in place.
     """
@@ -73,14 +73,14 @@ def _generators(devices: Iterable[torch.device | None]) -> list[tuple[str, int]]
 
 
 def random_states(*devices: torch.device | None) -> list[Tensor]:
-    """Of the processor, and of each of the devices: what a model's dropout draws from."""
+    """The random states of the CPU and of each of the devices, from which dropout draws."""
     return [torch.get_rng_state()] + [
         getattr(torch, kind).get_rng_state(torch.device(kind, number)) for kind, number in _generators(devices)
     ]
 
 
 def set_random_states(states: list[Tensor], *devices: torch.device | None) -> None:
-    """Those that `random_states` gave of the same devices."""
+    """Set the states that `random_states` returned for the same devices."""
     torch.set_rng_state(states[0])
     for state, (kind, number) in zip(states[1:], _generators(devices), strict=True):
         getattr(torch, kind).set_rng_state(state, torch.device(kind, number))
@@ -88,7 +88,7 @@ def set_random_states(states: list[Tensor], *devices: torch.device | None) -> No
 
 @contextmanager
 def forked(*devices: torch.device | None) -> Iterator[None]:
-    """Inside, random numbers may be drawn and seeds set; afterwards all states are as they were."""
+    """A context in which random numbers may be drawn and seeds set; afterwards all states are restored."""
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         for kind, number in _generators(devices):

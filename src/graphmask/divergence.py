@@ -60,7 +60,7 @@ def jensen_shannon(original: Tensor, masked: Tensor) -> Tensor:
 
 
 def cross_entropy(original: Tensor, masked: Tensor) -> Tensor:
-    """How much less likely the model's own first choice became: the cross-entropy beyond the original's own."""
+    """How much less likely the model's prediction became: the cross-entropy minus that of the original output."""
     p, q = log_softmax(original), log_softmax(masked)
     choice = p.argmax(-1, keepdim=True)
     return _per_row((p.gather(-1, choice) - q.gather(-1, choice)).squeeze(-1).clamp_min(0))
@@ -96,7 +96,7 @@ _CATEGORICAL = {"kl", "js", "cross_entropy"}
 
 
 class Divergence:
-    """A named or user-given divergence with what belongs to it: checks, and what counts as the same prediction.
+    """A divergence, by name or as a function, with its checks and with what counts as the same prediction.
 
     What kind of numbers the model returns is decided once, on a first batch of outputs (:meth:`resolve`), so
     that no later batch is read differently: ``probabilities`` are turned into logits, ``"gaussian"`` takes its
@@ -171,11 +171,11 @@ class Divergence:
 
     @property
     def has_classes(self) -> bool:
-        """Is there a prediction that could change? Not so for regressions."""
+        """Whether rows have a predicted class that could change; False for regressions."""
         return self.name not in {"mse", "gaussian"}
 
     def support(self, original: Tensor, output: Tensor) -> Tensor:
-        """[rows] how much ``output`` speaks for what the original predicts; for a regression, its value."""
+        """[rows] how strongly ``output`` supports the prediction of the original; for a regression, its value."""
         if self.name == "bernoulli" or (self.has_classes and (original.dim() < 2 or original.shape[-1] < 2)):
             value = torch.where(self.logits(original) > 0, output, -output)
         elif self.has_classes:

@@ -32,7 +32,7 @@ class Features:
 
     @property
     def attribute(self) -> str:
-        """Of the batch: ``x`` or ``edge_attr``."""
+        """The name of the attribute of the batch: ``x`` or ``edge_attr``."""
         return KINDS[self.kind][0]
 
     @property
@@ -41,7 +41,7 @@ class Features:
         return float(self.kept.sum()) / max(int(self.carried.sum()), 1)
 
     def masked(self, batch: Any) -> Any:
-        """The batch with the baseline in place of what was dropped, for a forward of one's own.
+        """The batch with the baseline in place of dropped features, to run the model on yourself.
 
         Inside `graphmask.masked` the arguments of the model are replaced anyway, and doing it twice changes nothing.
         """
@@ -59,9 +59,9 @@ class Features:
 
     def columns(self) -> dict[str, Any]:
         """The same as arrays by name."""
-        places = torch.ones_like(self.kept).nonzero().cpu().numpy()
+        positions = torch.ones_like(self.kept).nonzero().cpu().numpy()
         names = ("edge" if self.kind == "edges" else "node", "column")
-        found = {name: places[:, at] for at, name in enumerate(names[: self.kept.dim()])}
+        found = {name: positions[:, at] for at, name in enumerate(names[: self.kept.dim()])}
         found["carried"] = self.carried.flatten().cpu().numpy()
         found["kept"] = self.kept.flatten().cpu().numpy()
         found["score"] = self.scores.flatten().double().cpu().numpy()

@@ -55,24 +55,25 @@ class GraphMask(Method):
     whether its message may be replaced by a learned baseline.
 
     Args:
-        model: any PyTorch module with :class:`torch_geometric.nn.MessagePassing` layers or taps. It is never changed.
+        model: any PyTorch module with :class:`torch_geometric.nn.MessagePassing` layers or taps. It is restored after
+            every call.
         forward: ``forward(model, batch) -> Tensor``; by default the model's signature is matched to the batch's
             attributes. Rows of the output are examples: graphs, nodes or candidate edges.
         divergence: ``"kl"``, ``"js"``, ``"cross_entropy"``, ``"bernoulli"``, ``"mse"``, ``"gaussian"``, or a callable
             ``(original, masked) -> [rows]``; ``"auto"`` picks by the output.
-        tolerance: the divergence that still counts as the same prediction.
-        seed: makes everything reproducible.
+        tolerance: the largest divergence that is allowed.
+        seed: of the gates and their noise. The same seed gives the same explanations on the same machine.
         recipe: ``"noisy"`` (default), ``"paper"``, or a :class:`graphmask.fitting.recipe.Recipe`.
         hidden: width of the gate networks.
         precision: ``"bf16"`` runs the model under autocast, in `fit` and for every explanation; gates and divergence
-            stay in full precision. By default as ``accelerate`` was told, else the model's own.
+            stay in full precision. By default the precision that ``accelerate`` was told, else the model's own.
         recompute: fit in less memory: PyG layers run again in the backward pass instead of keeping their messages.
-        heads: of attention: ``"each"`` head has gates of its own, as relations do, or all ``"together"`` share them.
+        heads: for attention: with ``"each"`` every head has gates of its own, with ``"together"`` all heads share them.
         features: gates for the input too, as one more site below the layers: ``"nodes"`` for the features ``x`` of
             every node, ``"each"`` for every single number of them, ``"edges"`` for the ``edge_attr`` of every edge.
             See `Explanation.features`.
-        leaky_keys: of attention, for comparison only: a dropped pair keeps its place in the softmax, so that the key of
-            a dropped token still steers what its receiver attends to.
+        leaky_keys: for attention, and for comparison only: a dropped pair keeps its own logit in the softmax, so that
+            its key still influences the weights of the others.
     """
 
     name = "graphmask"
@@ -123,9 +124,9 @@ class GraphMask(Method):
 
         Args:
             loader: any iterable of batches that can be iterated again and again.
-            validation: batches on which gates are judged, beside those of ``loader``. Gates can learn the graphs they
-                are fitted on by heart; without other graphs nobody would see that. With fewer than 200 examples
-                here, up to 15 % of ``loader`` is held out for that too, if it is a list of batches or a `DataLoader`.
+            validation: batches on which gates are judged, beside those of ``loader``: gates may fit too closely the
+                graphs that they are trained on. With fewer than 200 examples here, up to 15 % of ``loader`` is held
+                out for judging too, if it is a list of batches or a `DataLoader`.
             epochs: passes over ``loader``; by default as many as make 1,000 steps. With several sites there are
                 up to 2.5 times as many while hard gates leave more than half of the tolerance to spare.
             checkpoint: a file written after every epoch; if it exists, fitting resumes from it with the same result.
@@ -203,7 +204,7 @@ class GraphMask(Method):
 
     @property
     def frontier(self) -> list[history.Point]:
-        """What is kept at which tolerance, as measured at the end of `fit`: the more is tolerated, the less is kept.
+        """What is kept at which tolerance, as measured at the end of `fit`.
 
         Every row is a state that `at` can give: of the last gates with other thresholds, or of gates as they were on
         the way, when less was aimed at.
@@ -211,7 +212,7 @@ class GraphMask(Method):
         return history.points(self._fitted().frontier, MARGIN)
 
     def at(self, tolerance: float) -> GraphMask:
-        """An explainer for another tolerance, at once and without data: the sparsest measured state that meets it."""
+        """An explainer for another tolerance, without data or training: the sparsest measured state that meets it."""
         check_tolerance(tolerance)
         chosen = sparsest(self._fitted().frontier, tolerance)
         if chosen is None:
@@ -234,7 +235,7 @@ class GraphMask(Method):
         return self.history
 
     def calibrate(self, validation: Iterable[Any], *, tolerance: float | None = None) -> History:
-        """Choose thresholds anew, on other data or for another tolerance; gates and baselines stay as they were fitted.
+        """Choose thresholds again, on other data or for another tolerance; gates and baselines are not changed.
 
         Seconds where fitting takes minutes: what would be kept at half the tolerance? If no thresholds are within it,
         nothing changes.

@@ -122,12 +122,12 @@ class Explanation(Retained):
 
     @property
     def site_titles(self) -> tuple[str, ...]:
-        """The sites by names for people, such as ``conv1 (GCNConv)``: see `graphmask.graphs.sites.titles`."""
+        """The sites by readable names, such as ``conv1 (GCNConv)``: see `graphmask.graphs.sites.titles`."""
         return titles(self.structure)
 
     @property
     def faithful(self) -> bool:
-        """The masked model answers as the original does, within the tolerance.
+        """The divergence of the masked output from the original one is at most the tolerance.
 
         This is about messages. Modules in `unseen` ran as they are: what they carry is in both outputs.
         """
@@ -135,12 +135,12 @@ class Explanation(Retained):
 
     @property
     def same_prediction(self) -> bool:
-        """In every row of the output."""
+        """Whether the prediction is the same in every row of the output."""
         return self.flips == 0
 
     @property
     def unrepaired(self) -> str | None:
-        """Why this explanation does not hold although its messages were reopened; None if it does, or none were."""
+        """The reason why repair failed; None if it did not fail or was not tried."""
         return self.info.get(UNREPAIRED)
 
     @property
@@ -233,7 +233,7 @@ class Explanation(Retained):
         return graph
 
     def to_pandas(self, node_labels: Sequence[str] | None = None) -> pandas.DataFrame:
-        """One row per edge and layer: ``layer``, ``site`` and its name for people, ``edge``, its ends by number and
+        """One row per edge and layer: ``layer``, ``site`` and its readable name, ``edge``, its ends by number and
         name as the message runs, ``type`` where edges have any, ``carried``, ``kept`` and ``score``."""
         return hooks.report("frames.to_pandas")(self, node_labels)
 

@@ -40,7 +40,7 @@ _CLOSED = {errno.EROFS: "it can only be read", errno.EACCES: "you may not write 
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Inside, what the system says against writing becomes an error that names the file and says what to do."""
+    """A context in which errors of writing become a `CannotWrite` that names the file and says what to do."""
     try:
         yield
     except CannotWrite:
@@ -89,7 +89,7 @@ def as_json(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """What a file says that may be from elsewhere."""
+    """The content of a JSON file, which may be from elsewhere."""
     try:
         with open(path, "rb") as file:
             content = file.read(JSON_BYTES_AT_MOST + 1)
@@ -165,7 +165,7 @@ def _hash(tensors: dict[str, Tensor], description: str) -> str:
 
 @contextmanager
 def understood(path: str | Path, kind: str) -> Iterator[None]:
-    """Inside, what was read is put together: anything missing or of a wrong type is the file's fault."""
+    """A context for using what was read: anything missing or of a wrong type becomes an error about the file."""
     try:
         yield
     except GraphMaskError:

@@ -30,7 +30,7 @@ TYPE_NAMES = "edge_type_names"
 
 
 def notes(batch: Any, count: int) -> list[dict[str, Any]]:
-    """What a batch says of its graphs: types that were once there, and molecules; one dictionary per graph."""
+    """Notes on the graphs of a batch, one dictionary per graph: names of edge types, SMILES."""
     names = getattr(batch, "_edge_type_names", None)  # of HeteroData.to_homogeneous()
     found: list[dict[str, Any]] = [
         {} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(count)
@@ -175,7 +175,7 @@ class HeteroExplanation(Explanation):
         return HeteroEdgeMap.numbered(self.edge_index, self.edge_type, self.edge_types, self._first)
 
     def by_layer(self) -> HeteroExplanation:
-        """The same with sites that send at the same time, each along edge types of its own, taken together.
+        """The same explanation with one site per layer: sites of one layer, each for its own edge types, are merged.
 
         For looking at: there is no one baseline for such a site, so it has none and cannot be masked with.
         """

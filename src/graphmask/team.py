@@ -46,7 +46,7 @@ class Team:
         return self.rank == 0
 
     def sum(self, value: Tensor) -> Tensor:
-        """Over all processes; the same bits in each."""
+        """The sum over all processes, bit for bit the same in each."""
         if self.size == 1:
             return value
         from accelerate.utils import reduce
@@ -55,7 +55,7 @@ class Team:
             return reduce(value.to(self.device), "sum").to(value.device)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process holds, by rank."""
+        """The values of all processes, by rank."""
         if self.size == 1:
             return [value]
         from accelerate.utils import gather_object
@@ -64,7 +64,7 @@ class Team:
             return gather_object([value])
 
     def align(self, module: nn.Module) -> None:
-        """Parameters and buffers of the first process, everywhere."""
+        """Copy the parameters and buffers of the first process to all others."""
         if self.size == 1:
             return
         from accelerate.utils import broadcast
@@ -74,11 +74,11 @@ class Team:
                 mine.copy_(broadcast(mine.clone().to(self.device)))
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait until all processes have called this."""
         self.sum(torch.zeros(1))
 
     def agree(self, what: dict[str, Any], advice: str) -> None:
-        """Raise, in every process, unless all came with the same."""
+        """Raise, in every process, unless all passed the same value."""
         found = self.gather(what)
         for key in what:
             values = [one[key] for one in found]
@@ -102,7 +102,7 @@ ALONE = Team()
 
 
 def _on_cpu() -> bool:
-    """Was accelerate told so?"""
+    """Whether accelerate was told to use the CPU."""
     return os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
 
 
@@ -142,7 +142,7 @@ def team(accelerator: Any = None) -> Team:
 
 
 def precision(accelerator: Any = None) -> str | None:
-    """What accelerate was told to compute in; None is the model's own."""
+    """The precision that accelerate was told to use; None for the model's own."""
     told = os.environ.get("ACCELERATE_MIXED_PRECISION") if accelerator is None else accelerator.mixed_precision
     return None if told in (None, "", "no") else told
 
@@ -175,7 +175,7 @@ def shares(loader: Iterable[Any], team: Team, accumulate: int = 1) -> Iterator[l
 
 
 def _apart(loader: Iterable[Any], rank: int) -> Iterator[Any]:
-    """The loader draws from one random state, alike in all processes; the model from another, in each its own."""
+    """The loader draws from a random state that is the same in all processes, the model from one of its own."""
     batches = iter(loader)
     common = torch.get_rng_state()
     torch.manual_seed(torch.initial_seed() + 7_919 * (rank + 1))

@@ -1,4 +1,4 @@
-"""Text from outside (labels, tokens, names) for a page, a terminal, a picture or a spreadsheet: never more than text.
+"""Text from outside (labels, tokens, names) for a page, a terminal, a picture or a spreadsheet: shown as text only.
 
 Markup is escaped where it is written. What is left are characters that act on what stands beside them: controls, which
 end strings, are not allowed in SVG, and steer terminals; and overrides of the writing direction, which show a text in

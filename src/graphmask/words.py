@@ -1,4 +1,4 @@
-"""Lists as a person would write them."""
+"""Lists in words."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -208,6 +210,25 @@ def test_a_card_of_a_sentence_and_one_of_nothing() -> None:
     assert "0 of 0 messages kept." in explain([], [[]], nodes=0)._repr_html_()
 
 
+def test_lines_of_a_card_end_at_the_rims_of_their_nodes() -> None:
+    html = small()._repr_html_()
+    circles = [tuple(map(float, found)) for found in re.findall(r'<circle cx="(.+?)" cy="(.+?)" r="(.+?)"', html)]
+    lines = [tuple(map(float, found)) for found in re.findall(r'<path d="M(\S+) (\S+)Q\S+ \S+ (\S+) (\S+)"', html)]
+    assert len(circles) == small().num_nodes
+    assert lines
+    for x0, y0, x1, y1 in lines:
+        begin = min(abs(math.hypot(x0 - x, y0 - y) - r) for x, y, r in circles)
+        end = min(abs(math.hypot(x1 - x, y1 - y) - r - 2) for x, y, r in circles)
+        assert begin < 0.3
+        assert end < 0.3
+
+
+def test_a_card_takes_its_colour_from_the_notebook() -> None:
+    html = small()._repr_html_()
+    assert all("color:inherit" in style for style in re.findall(r'<table style="(.*?)"', html))
+    assert "<table" in html
+
+
 def test_a_card_says_what_failed() -> None:
     bad = replace(small(), divergence=0.5, flips=1.0)
     assert "NOT within tolerance: divergence 0.5 of 0.03, CHANGED prediction" in bad._repr_html_()
@@ -242,9 +263,11 @@ def test_history_prints_short_and_draws() -> None:
 
 
 def test_epochs_are_counted_from_one_to_how_many_there_will_be() -> None:
-    training: Any = SimpleNamespace(steps=100, step=15, epoch=3)
+    training: Any = SimpleNamespace(steps=100, drawn_out=0, step=15, epoch=3)
     assert epochs_of(training) == 20
-    assert epochs_of(SimpleNamespace(steps=100, step=0, epoch=0)) == 1  # type: ignore[arg-type]
+    assert epochs_of(SimpleNamespace(steps=100, drawn_out=0, step=0, epoch=0)) == 1  # type: ignore[arg-type]
+    # Two epochs were meant; 150 steps by which the noisy phase was drawn out make them four.
+    assert epochs_of(SimpleNamespace(steps=200, drawn_out=150, step=300, epoch=3)) == 4  # type: ignore[arg-type]
 
 
 def test_one_vocabulary_for_where_a_state_stands() -> None:

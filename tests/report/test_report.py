@@ -6,6 +6,7 @@ import math
 import re
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from graphmask import experiments
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.report import metadata
-from graphmask.report.build import as_table, example, verdict, write_report
+from graphmask.report.build import as_table, example, verdict, write_page, write_report
 from graphmask.report.gallery import Gallery, Totals
 from graphmask.report.page import Table
 
@@ -106,7 +107,10 @@ def test_few_explanations_are_all_shown_in_order(tmp_path: Path) -> None:
 def test_nothing_and_one(tmp_path: Path, count: int) -> None:
     text = Elements(write_report(tmp_path / "r.html", (chain(3) for _ in range(count))).read_text()).words
     assert ("There are no explanations here." in text) == (count == 0)
-    assert ("it stays within tolerance, with the same prediction" in text) == (count == 1)
+    alone = replace(chain(3), info={})
+    assert titles(write_page(tmp_path / "alone.html", [alone], title="One").read_text()) == ["Graph"]
+    assert titles(write_page(tmp_path / "two.html", [alone] * 2, title="Two").read_text()) == ["Graph 0", "Graph 1"]
+    assert ("its output stays within tolerance, with the same prediction" in text) == (count == 1)
     without = Elements(write_report(tmp_path / "r.html", [chain(1), chain(2)], examples=0).read_text()).words
     assert "0 of 2 explanations are shown" in without
 

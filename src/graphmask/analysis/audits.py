@@ -33,7 +33,7 @@ def frontier(
     levels: Sequence[float] = LEVELS,
     allow_infeasible: bool = False,
 ) -> polars.DataFrame:
-    """Sparsity against divergence: one sweep over where to cut the scores, each cut verified with hard gates.
+    """Sparsity against divergence: scores are cut at several thresholds, each measured with hard gates.
 
     Args:
         by: "threshold" keeps scores above the level; "fraction" keeps this fraction of each graph's messages, highest

@@ -1,4 +1,4 @@
-"""All tables that apply, in the order a reader wants them."""
+"""All tables that apply, in the order of a report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Named(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A table that is still to be worked out: how many there will be, and their titles, are known before."""
+    """A table that is not computed yet; titles and number of tables are known before."""
 
     name: str
     title: str

@@ -35,7 +35,7 @@ def heads_dropped(method: Method, loader: Iterable[Any], *, allow_infeasible: bo
         edges, kept, probability: messages, those that the method keeps, and their quotient.
         divergence, flips: means over sentences, without this head alone.
         faithful: share of sentences within tolerance without this head alone.
-        order: place among heads, those of which least is kept first.
+        order: rank among heads, those of which least is kept first.
         divergence_so_far, flips_so_far: without this head and all before it.
         dropped: is it one of those that can be dropped altogether?
     """
@@ -69,7 +69,7 @@ def _table(
     edges: Tensor, kept: Tensor, alone: Tensor, order: list[tuple[int, int]], so_far: Tensor, within: Tensor
 ) -> polars.DataFrame:
     """From [L, H] counts and means over sentences, and what follows in ``order``, to rows by layer and head."""
-    place = {pair: number for number, pair in enumerate(order)}
+    rank = {pair: number for number, pair in enumerate(order)}
     rows = [
         (
             layer,
@@ -78,9 +78,9 @@ def _table(
             int(kept[layer, head]),
             share(float(kept[layer, head]), float(edges[layer, head])),
             *alone[:, layer, head].tolist(),
-            place[layer, head],
-            *so_far[place[layer, head], :2].tolist(),
-            bool(within[place[layer, head]]),
+            rank[layer, head],
+            *so_far[rank[layer, head], :2].tolist(),
+            bool(within[rank[layer, head]]),
         )
         for layer in range(edges.shape[0])
         for head in range(edges.shape[1])

@@ -1,4 +1,4 @@
-"""Can the answer be read off the mask itself?
+"""Can the prediction be predicted from the mask itself?
 
 A gate network that knows the answer could write it into the pattern of open gates: the masked model would then agree
 with the original for the wrong reason. So a probe (logistic regression) tries to tell the model's prediction from
@@ -42,7 +42,7 @@ def mask_leakage(
     seed: int = 0,
     most: int = 10_000,
 ) -> polars.DataFrame:
-    """Can the prediction be told from the mask pattern alone?
+    """Can the prediction be predicted from the mask pattern alone?
 
     The probe sees, per layer and edge type, how many edges are kept, their share of the edges of this type, and their
     share of the kept. It is judged on graphs it was not fitted on (five-fold cross-validation).
@@ -80,7 +80,7 @@ def baseline_leakage(
     most: int = 10_000,
     allow_infeasible: bool = False,
 ) -> polars.DataFrame:
-    """Can the prediction be told from the positions of the baselines, without any message?
+    """Can the prediction be predicted from the positions of the baselines, without any message?
 
     The model runs with every dropped message replaced by its baseline and every *kept* message by zero: nothing that
     was sent is left but which edges carry the baseline. The probe sees the model's output. The model still sees its
@@ -174,9 +174,9 @@ class _Features:
     def add(self, block: Block, kept: Tensor) -> None:
         layer, edge = block.carried.nonzero().t()
         graph, kind, open_ = block.graph[edge] + self.graphs, block.edge_type[edge], kept[layer, edge]
-        rows, place = torch.stack([graph, layer, kind]).unique(dim=1, return_inverse=True)
+        rows, cell = torch.stack([graph, layer, kind]).unique(dim=1, return_inverse=True)
         counts = torch.zeros(2, rows.shape[1], dtype=torch.double)
-        counts = counts.index_add(1, place, torch.stack([torch.ones_like(open_), open_]).double())
+        counts = counts.index_add(1, cell, torch.stack([torch.ones_like(open_), open_]).double())
         self.parts.append((rows[0], rows[1], rows[2], counts))
         self.graphs += block.graphs
         self.layers = block.sites
@@ -211,8 +211,8 @@ def _compare(features: Tensor, shuffled: Sequence[Tensor], labels: Tensor, seed:
 
 def _folds(count: int, seed: int) -> Iterator[Tensor]:
     """bool [count] per fold: which examples are held out."""
-    place = torch.randperm(count, generator=torch.Generator().manual_seed(seed)) % FOLDS
-    return (place == fold for fold in range(FOLDS))
+    fold_of = torch.randperm(count, generator=torch.Generator().manual_seed(seed)) % FOLDS
+    return (fold_of == fold for fold in range(FOLDS))
 
 
 def _accuracy(features: Tensor, labels: Tensor, classes: int, folds: Sequence[Tensor]) -> float:

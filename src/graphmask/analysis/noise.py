@@ -1,4 +1,4 @@
-"""Does a small change of the input, which the model does not mind, change the explanation?"""
+"""Does noise on the input that hardly changes the output change the explanation?"""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _pairs(
         name = None if group is None else str(look_up(explanation, group))
         block = Block.of([explanation])
         starts, ends = sorted(set(nodes_of(explanation, sources))), sorted(set(nodes_of(explanation, targets)))
-        place = _positions(explanation, positions, block.num_nodes)
+        position_of = _positions(explanation, positions, block.num_nodes)
         steps = _distances(block, torch.tensor(starts, dtype=torch.long))
         connected = [(s, end) for s, start in enumerate(starts) for end in ends if end != start and steps[s, end] > 0]
         if not connected:
@@ -116,7 +116,7 @@ def _pairs(
         start, end = torch.tensor(connected).t()
         retained = _retained(block, steps[start], end, persist).tolist()
         for (s, target), kept in zip(connected, retained, strict=True):
-            yield name, int(steps[s, target]), kept, abs(place[starts[s]] - place[target])
+            yield name, int(steps[s, target]), kept, abs(position_of[starts[s]] - position_of[target])
     if explanation is None:
         raise none_found()
 
@@ -124,11 +124,11 @@ def _pairs(
 def _positions(explanation: Explanation, positions: Key | None, nodes: int) -> Sequence[int]:
     if positions is None:
         return range(nodes)
-    place = look_up(explanation, positions)
-    place = place.tolist() if isinstance(place, Tensor) else list(place)
-    if len(place) < explanation.num_nodes:
-        raise GraphMaskError(f"Expected a position for each of {explanation.num_nodes} nodes, got {len(place)}.")
-    return place
+    position_of = look_up(explanation, positions)
+    position_of = position_of.tolist() if isinstance(position_of, Tensor) else list(position_of)
+    if len(position_of) < explanation.num_nodes:
+        raise GraphMaskError(f"Expected a position for each of {explanation.num_nodes} nodes, got {len(position_of)}.")
+    return position_of
 
 
 def _distances(block: Block, starts: Tensor) -> Tensor:

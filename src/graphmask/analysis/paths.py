@@ -254,7 +254,7 @@ def _patterns(block: Block, sources: Nodes | None, targets: Nodes | None, persis
 
 def _merged(node: Array, pattern: Array, ways: Array, patterns: int) -> tuple[Array, Array, Array]:
     """One row per node and pattern."""
-    places, place = np.unique(node * patterns + pattern, return_inverse=True)
-    total = np.zeros(len(places), dtype=object)
-    np.add.at(total, place, ways)
-    return places // patterns, places % patterns, total
+    cells, cell = np.unique(node * patterns + pattern, return_inverse=True)
+    total = np.zeros(len(cells), dtype=object)
+    np.add.at(total, cell, ways)
+    return cells // patterns, cells % patterns, total

@@ -304,7 +304,7 @@ def _draws(case: Case, removal: Tensor, samples: int, seed: int) -> Iterator[Ten
 
 
 def _changes(case: Case, target: Tensor, output: Tensor) -> dict[str, Tensor]:
-    """[rows] how much less the output speaks for the target's prediction than the whole graph's does, by measure."""
+    """[rows] how much less the output supports the target's prediction than that of the whole graph, by measure."""
     divergence, whole = case.divergence, case.trace.output
     found: dict[str, Tensor] = {}
     if divergence.has_classes:

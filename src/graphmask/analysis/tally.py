@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from graphmask.explanation import Explanation
 
@@ -27,7 +27,7 @@ class Tally:
     per_site: list[list[int]] = field(default_factory=list)  #: kept and carried
 
     @classmethod
-    def of(cls, explanations: Iterable[Explanation]) -> Tally:
+    def of(cls, explanations: Iterable[Explanation]) -> Self:
         """The sums over all of them."""
         tally = cls()
         for explanation in explanations:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphmask.cli.common import Json, write_json
+from graphmask.cli.common import Json, check_folder, write_json
 from graphmask.cli.tables import collect, write_tables
 from graphmask.errors import GraphMaskError, check_least
 
@@ -21,6 +21,7 @@ def analyse(
 ) -> None:
     """Which edge types, which paths, how stable, is what is kept needed: one table each, as CSV and JSON."""
     check_least("--fits", fits, 1)
+    check_folder(folder)
     from graphmask import store
     from graphmask.analysis import everything
     from graphmask.experiments import folder as folders

@@ -18,6 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from graphmask import launch
+from graphmask.errors import GraphMaskError
 from graphmask.texts import visible
 
 Seed = Annotated[int, typer.Option(help="Seed of data, model and gates.")]
@@ -26,6 +27,14 @@ Out = Annotated[Path, typer.Option(help="Folder for what is written.")]
 
 #: Of several processes one speaks and writes.
 console = Console(quiet=not launch.first())
+
+
+def check_folder(folder: Path) -> None:
+    """Raise for a folder that is not there, before anything is imported that takes seconds."""
+    if not folder.is_dir():
+        raise GraphMaskError(
+            f"Expected what graphmask run or explain_all(..., out=DIR) wrote at {folder}, found no such folder."
+        )
 
 
 def write_json(path: Path | None, figures: dict[str, Any]) -> None:
@@ -37,7 +46,7 @@ def write_json(path: Path | None, figures: dict[str, Any]) -> None:
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table for people on a terminal, plain columns in a pipe."""
+    """A drawn table on a terminal, plain columns in a pipe."""
     console.print(Text(visible(title)), highlight=False, soft_wrap=True)
     table = RichTable()
     for number, name in enumerate(header):

@@ -1,4 +1,4 @@
-"""`graphmask data ...`: make data sets from sources that everyone may fetch but that are not shipped here."""
+"""`graphmask data ...`: make data sets from sources that are public but not part of this package."""
 
 from __future__ import annotations
 

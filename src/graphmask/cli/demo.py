@@ -1,4 +1,4 @@
-"""`graphmask demo`: the whole story on a task with a known answer, in about a minute."""
+"""`graphmask demo`: train, fit, explain and compare on a task with a known answer."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphmask.cli.common import console
+from graphmask.cli.common import check_folder, console
 
 
 def report(
@@ -18,6 +18,7 @@ def report(
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
 ) -> None:
     """Write one self-contained page, with the tables of `graphmask analyse` if it was run before."""
+    check_folder(folder)
     from graphmask import store
     from graphmask.experiments import folder as folders
     from graphmask.experiments import task_page

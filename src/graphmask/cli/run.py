@@ -23,7 +23,7 @@ from graphmask.launch import first, launched
 
 
 class Tasks(TyperGroup):
-    """Its commands are tasks."""
+    """A group whose commands are the tasks."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-"):
@@ -50,7 +50,7 @@ Again = Annotated[bool, typer.Option(help="Repeat a run that is finished.")]
 
 
 def _command(kind: type[Settings]) -> Callable[..., None]:
-    """A function with the settings as its parameters, as typer wants it."""
+    """A function with the settings as its parameters, as typer needs it."""
 
     def command(*, out: Path | None, json: Path | None, again: bool = False, **asked: Any) -> None:
         run(kind(**asked), out, json, again=again)
@@ -96,7 +96,7 @@ def _resumable(out: Path, command: str) -> Iterator[None]:
 
 
 def run(settings: Settings, out: Path | None, json: Path | None, *, again: bool = False) -> None:
-    """Everything is checked before the first step: training takes a minute."""
+    """Carry out a study. All options are checked before the first step, because training takes a minute."""
     if launched() > 1 and not settings.several_processes:
         able = " or ".join(name for name, each in STUDIES.items() if each.several_processes)
         raise GraphMaskError(f"Expected {able} in several processes, got {settings.task}. Start it by itself.")

@@ -1,4 +1,4 @@
-"""`graphmask store ...`: look after a folder of explanations."""
+"""`graphmask store ...`: compact or verify a folder of explanations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from graphmask.cli.common import console
+from graphmask.cli.common import check_folder, console
 
 app = typer.Typer(help="Look after a store of explanations.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="What explain_all(..., out=DIR) wrote.")]
@@ -16,6 +16,7 @@ Folder = Annotated[Path, typer.Argument(help="What explain_all(..., out=DIR) wro
 @app.command("compact")
 def compact(folder: Folder) -> None:
     """Merge small shards, and put those of several processes in the order of the loader."""
+    check_folder(folder)
     from graphmask import store
 
     before = len(store.open(folder).shards)
@@ -27,7 +28,8 @@ def compact(folder: Folder) -> None:
 
 @app.command("verify")
 def verify(folder: Folder) -> None:
-    """Read all files, and tell whether they are as they were written."""
+    """Read all files and compare them with the hashes that were written with them."""
+    check_folder(folder)
     from graphmask import store
 
     opened = store.open(folder)

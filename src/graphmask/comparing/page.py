@@ -39,7 +39,7 @@ DRAWN = ("f1", "auc", "retained", "divergence", "flips", "keep_area", "kappa", "
 
 
 def write(found: Measured, path: str | Path, title: str | None = None) -> Path:
-    """Write the page; a reader sees the old one or the new one, never half of one."""
+    """Write the page under a temporary name and rename it, so that it is never half-written."""
     path = Path(path)
     write_bytes(path, render(found, title).encode("utf-8", errors="replace"))
     return path

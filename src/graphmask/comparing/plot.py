@@ -70,7 +70,7 @@ def _bars(found: Measured, column: str, ax: Axes) -> None:
 def _curves(found: Measured, ax: Axes) -> None:
     for name, seeds in found.curves.items():
         levels = [point["level"] for point in seeds[0]]
-        means = [sum(curve[place]["divergence"] for curve in seeds) / len(seeds) for place in range(len(levels))]
+        means = [sum(curve[step]["divergence"] for curve in seeds) / len(seeds) for step in range(len(levels))]
         ax.plot(levels, means, marker="o", ms=3, lw=1.2, label=name)
     ax.set_xlabel("fraction of messages kept, highest scores first; the others are zero", fontsize=9)
     ax.set_ylabel("divergence", fontsize=9)

@@ -75,12 +75,12 @@ class Comparison(Measured):
             self.note(text)
 
     def note(self, text: str) -> None:
-        """Say something once."""
+        """Add a note, unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
     def failed(self, name: str, error: Exception) -> None:
-        """A method that raised is listed, with what it said; its other seeds do not count."""
+        """List a method that raised, with the message of its error; its other seeds are left out."""
         said = str(error) if isinstance(error, GraphMaskError) else f"{type(error).__name__}: {error}"
         self.not_applicable[name] = said
         self.rows = [row for row in self.rows if row["method"] != name]
@@ -109,7 +109,7 @@ class Comparison(Measured):
         shown = [column for column in GLANCE if column in self.columns] or list(self.columns[:8])
         lines = [["method", *(COLUMNS[column].label for column in shown)]]
         lines += [[method, *(self.text(method, column) for column in shown)] for method in self.methods]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+        widths = [max(len(line[number]) for line in lines) for number in range(len(lines[0]))]
         body = [
             "  ".join([line[0].ljust(widths[0]), *(t.rjust(w) for t, w in zip(line[1:], widths[1:], strict=True))])
             for line in lines

@@ -44,7 +44,7 @@ class Parts:
 
     @property
     def judged(self) -> list[Any]:
-        """One batch per group of explanations, as `graphmask.analysis` wants them."""
+        """One batch per group of explanations, as `graphmask.analysis` takes them."""
         return self.test if self.index is None else self.test * len(self.index)
 
     def tuned(self, method: Method, **options: Any) -> nn.Module:
@@ -111,7 +111,7 @@ def choose_threshold(method: Method, parts: Parts) -> float:
 
 
 def best_threshold(explanations: Sequence[Explanation], gold: Sequence[Tensor | None]) -> float:
-    """The one of .1, ..., .9 with the highest F1 over the edges of all graphs whose true edges are known."""
+    """The threshold among .1, ..., .9 with the highest F1 over the edges of all graphs whose true edges are known."""
     known = [(e.scores, truth) for e, truth in zip(explanations, gold, strict=True) if truth is not None]
     scores = torch.cat([(s if truth.dim() > 1 else s.amax(0)[None]) for s, truth in known], 1)
     wanted = torch.cat([truth.t() if truth.dim() > 1 else truth[None] for _, truth in known], 1)

@@ -148,7 +148,11 @@ class KnownAnswerStudy(Study[Graphs, nn.Module]):
         def notes(batch: Batch) -> list[dict[str, Any]]:
             keys = ("node_labels", "edge_labels", "notes")
             return [
-                {**dict(zip(keys, describe(graph), strict=True)), "gold": graph.gold.t().tolist()}
+                {
+                    **dict(zip(keys, describe(graph), strict=True)),
+                    "gold": graph.gold.t().tolist(),
+                    "classes": list(task_page.ANSWERS),
+                }
                 for graph in singles(batch)
             ]
 

@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from graphmask import experiments
 from graphmask.experiments import gold
 from graphmask.experiments.study import Run
-from graphmask.report.build import write_page
-from graphmask.report.page import Table
+from graphmask.report import overview
+from graphmask.report.build import example
+from graphmask.report.charts import Bar, Chart, bars
+from graphmask.report.gallery import Totals
+from graphmask.report.page import Table, percent, render, write
+
+#: What the two outputs of these models stand for.
+ANSWERS = ("no", "yes")
 
 
 def gold_table(figures: Mapping[str, Any]) -> Table:
@@ -20,35 +27,51 @@ def gold_table(figures: Mapping[str, Any]) -> Table:
 
 
 def write_task_page(path: Path, run: Run[Any, nn.Module], name: str, examples: int = 6) -> Path:
-    """The page of a run: a few fresh graphs explained as the figures are, without repair, with the gold."""
+    """The page of a run: figures and charts over all its explanations, and a few graphs with the known answer.
+
+    Graphs are explained without repair, as the figures are.
+    """
     task = experiments.get(name)
     graphs = task.generate(8 * examples, seed=run.figures["seed"] + 424_242, batch_size=1)
     # Where much must be kept there is more to see.
     graphs = sorted(graphs, key=lambda graph: -int(graph.gold.sum()))[:examples]
-    explanations = [run.explainer.explain(graph, repair=False, allow_infeasible=True) for graph in graphs]
-    labels = [task.describe(graph) for graph in graphs]
-    figures = run.figures
-    tables = [
-        gold_table(figures),
-        Table(
-            f"{len(run.explanations):,} fresh graphs, each run again without what was dropped",
-            ["", "value"],
-            [
-                ["messages kept", f"{figures['retained']:.1%}"],
-                ["mean divergence", f"{figures['divergence']:.2g} (tolerance {figures['tolerance']})"],
-                ["predictions changed", f"{figures['flips']:.2%}"],
-                ["explanations within tolerance", f"{figures['faithful']:.1%}"],
-            ],
-        ),
-    ]
-    return write_page(
-        path,
-        explanations,
+    cards = []
+    for number, graph in enumerate(graphs, start=1):
+        nodes, edges, notes = task.describe(graph)
+        explanation = run.explainer.explain(graph, repair=False, allow_infeasible=True, class_names=ANSWERS)
+        answer = graph.gold.t()
+        cards.append(
+            example(explanation, f"Graph {number}", node_labels=nodes, edge_labels=edges, gold=answer, notes=notes)
+        )
+    totals = Totals.of(run.explanations)
+    charts = [_needed(run, totals), overview.against(gold_table(run.figures))]
+    html = render(
+        cards,
         title=f"What the {name} model used",
-        titles=[f"Graph {number + 1}" for number in range(len(graphs))],
-        node_labels=[nodes for nodes, _, _ in labels],
-        edge_labels=[edges for _, edges, _ in labels],
-        gold=[graph.gold.t() for graph in graphs],
-        notes=[notes for _, _, notes in labels],
-        tables=tables,
+        verdict=totals.verdict,
+        charts=[chart for chart in charts if chart is not None],
+        figures=totals.figures,
+        remark=f"{len(cards)} more graphs, of those with much to keep. The figures above are of "
+        f"{totals.count:,} others, drawn at random.",
     )
+    write(path, html)
+    return path
+
+
+def _needed(run: Run[Any, nn.Module], totals: Totals) -> Chart:
+    """How much is kept of the edges that the answer depends on, and how much of the others."""
+    kept = torch.cat([explanation.kept for explanation in run.explanations], 1)
+    needed = torch.cat([batch.gold for batch in run.test]).t().to(kept.device).bool()
+    carried = torch.cat([explanation.carried for explanation in run.explanations], 1)
+    groups: dict[str, list[Bar]] = {}
+    rows: list[list[str | float]] = []
+    for site, name in enumerate(totals.titles):
+        for kind, edges in (("needed", needed[site]), ("not needed", ~needed[site] & carried[site])):
+            k, of = int((kept[site] & edges).sum()), int(edges.sum())
+            groups.setdefault(name, []).append(Bar(kind, k / max(of, 1), f"{k:,} of {of:,}"))
+            rows.append([name, kind, k, of, percent(k / max(of, 1))])
+    said = "; ".join(f"{name} keeps {percent(a.share)} of the needed messages and {percent(b.share)} of the others"
+                     for name, (a, b) in groups.items()) + "."  # fmt: skip
+    table = Table("Messages kept, needed and not", ["layer", "messages", "kept", "of", "share"], rows,
+                  note="Needed are the edges that the right answer depends on, which is known here.")  # fmt: skip
+    return Chart("Kept, of what is needed and of the rest", said, bars(groups, said), table)

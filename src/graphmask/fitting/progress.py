@@ -53,8 +53,9 @@ class Progress:
 
 
 def epochs_of(training: Training) -> int:
-    """How many epochs there will be, from the steps of those that are over."""
-    return -(-training.steps * training.epoch // max(training.step, 1)) if training.epoch else 1
+    """How many epochs there will be, by the steps of those that are over; a phase that is drawn out adds to them."""
+    total = training.steps + training.drawn_out
+    return -(-total * training.epoch // max(training.step, 1)) if training.epoch else 1
 
 
 def standing(divergence: float, tolerance: float, feasible: bool) -> str:

@@ -1,4 +1,4 @@
-"""What this library asks of a batch, of whatever kind it is: `plain_batches` and `hetero_batches` answer."""
+"""The questions that this library asks about a batch; `plain_batches` and `hetero_batches` implement them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def contents(self, batch: Any) -> str:
-        """What it is and what it holds, for people."""
+        """A readable description of the batch: its kind and its attributes."""
 
     @abstractmethod
     def edge_index(self, batch: Any) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Batches: what is wrong with them, and with loaders of them. What is in them and how models take them is here too.
+"""Checks of batches and of loaders. The functions that read batches can be imported from here too.
 
 `reading` asks what is in a batch, `forwards` calls models on it, `splits` says where its graphs lie; their names are
 importable from here.

@@ -60,14 +60,14 @@ class EdgeMap:
 
     @property
     def total(self) -> int:
-        """How many these are."""
+        """The number of these places."""
         return self.count + (0 if self.more is None else self.more.shape[1])
 
     def restart(self) -> None:
-        """A new run of the model begins."""
+        """Forget the previous run of the model."""
 
     def has_edges(self, types: Sequence[EdgeType]) -> bool:
-        """Of any of these types?"""
+        """Whether there are edges of any of these types."""
         return self.count > 0
 
     def __call__(

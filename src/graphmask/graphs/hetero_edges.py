@@ -28,12 +28,14 @@ class HeteroEdgeMap(EdgeMap):
         super().__init__(edge_index)
         sizes = torch.tensor([edges.shape[1] for edges in local], dtype=torch.long)
         self.edge_type = torch.arange(len(types)).repeat_interleave(sizes).to(edge_index.device)
-        places = torch.arange(edge_index.shape[1], device=edge_index.device).split(sizes.tolist())
-        self._init(types, local, places)
+        positions_of = torch.arange(edge_index.shape[1], device=edge_index.device).split(sizes.tolist())
+        self._init(types, local, positions_of)
 
-    def _init(self, types: Sequence[EdgeType], local: Sequence[Tensor], places: Sequence[Tensor]) -> None:
+    def _init(self, types: Sequence[EdgeType], local: Sequence[Tensor], positions_of: Sequence[Tensor]) -> None:
         self.all_types = tuple(types)
-        self.parts = {kind: (EdgeMap(edges), place) for kind, edges, place in zip(types, local, places, strict=True)}
+        self.parts = {
+            kind: (EdgeMap(edges), positions) for kind, edges, positions in zip(types, local, positions_of, strict=True)
+        }
         self.whole = EdgeMap(self.edge_index)
         self.spelt = {spelling: kind for kind in types for spelling in _spellings(kind)}
         self.turns: Counter[tuple[EdgeType, ...]] = Counter()
@@ -46,10 +48,10 @@ class HeteroEdgeMap(EdgeMap):
         """From edges in any order; ``first`` node of every node type."""
         new = cls(edge_index[:, :0], (), ())
         new.edge_index, new.edge_type = edge_index, edge_type
-        places = [(edge_type == number).nonzero().view(-1) for number in range(len(types))]
+        positions_of = [(edge_type == number).nonzero().view(-1) for number in range(len(types))]
         starts = [torch.tensor([[first[a]], [first[b]]], device=edge_index.device) for a, _, b in types]
-        local = [edge_index[:, place] - start for place, start in zip(places, starts, strict=True)]
-        new._init(types, local, places)
+        local = [edge_index[:, positions] - start for positions, start in zip(positions_of, starts, strict=True)]
+        new._init(types, local, positions_of)
         return new
 
     def restart(self) -> None:
@@ -72,11 +74,11 @@ class HeteroEdgeMap(EdgeMap):
         return self.whole(effective, inputs, ordinal, name)
 
     def _of(self, kind: EdgeType, effective: Tensor, inputs: tuple[Any, ...], ordinal: int, name: str) -> Matched:
-        edges, place = self.parts[kind]
+        edges, positions = self.parts[kind]
         local = edges(effective, inputs, ordinal, name)
         if local.edges is not None:
-            place = torch.cat([place, place.new_full((1,), -1)])[local.edges]
-        return Matched(place, local.flipped, (kind,), self._layer(name))
+            positions = torch.cat([positions, positions.new_full((1,), -1)])[local.edges]
+        return Matched(positions, local.flipped, (kind,), self._layer(name))
 
     # A layer that is given all types at once ---------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A model that cannot be called as it is: the line to write, as far as its methods and parts tell it."""
+"""For a model without `forward`: the line to write, guessed from its methods and submodules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CANDIDATES = ("edge_index", "edge_label_index", "edges", "pairs", "index", "edg
 
 
 def can_be_called(model: nn.Module) -> bool:
-    """Has it a forward of its own? `nn.Module` has one that raises, and so has Lightning's module."""
+    """Whether the class defines a forward; those of `nn.Module` and of Lightning's module only raise."""
     if "forward" in vars(model):
         return True
     owner = next(kind for kind in type(model).__mro__ if "forward" in vars(kind))
@@ -21,7 +21,7 @@ def can_be_called(model: nn.Module) -> bool:
 
 
 def line(model: nn.Module) -> str:
-    """Advice that ends in a line of code."""
+    """A hint that ends in a line of code."""
     encode, decode = getattr(model, "encode", None), getattr(model, "decode", None)
     if callable(encode) and callable(decode):
         called = f"model.encode({_of_batch(encode)})"

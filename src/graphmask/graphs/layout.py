@@ -1,4 +1,4 @@
-"""A heterogeneous batch as one graph: nodes, and edges, are numbered consecutively across types, type after type.
+"""A heterogeneous batch as one graph: nodes and edges are numbered consecutively across types.
 
 Everything that works on ``[L, E]`` then works on it as on any other graph; ``edge_type`` [E] says what is what.
 """
@@ -35,7 +35,7 @@ class Types(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Of the edge types, for people."""
+        """Readable names of the edge types."""
         return [" ".join(kind) for kind in self.edge_types]
 
 

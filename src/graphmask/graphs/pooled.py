@@ -44,7 +44,7 @@ class PooledGraphs:
         self.graphs: list[_Graph] = []
 
     def restart(self) -> None:
-        """A new run of the model begins."""
+        """Forget the previous run of the model."""
         self.graphs.clear()
 
     def follow(self, name: str, nodes: int, edge_index: Tensor, pooled: Tensor, perm: Tensor | None, left: int) -> None:

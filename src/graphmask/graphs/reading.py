@@ -1,4 +1,4 @@
-"""What is in a batch, of whatever kind: every question goes to the adapter of its kind."""
+"""What is in a batch: every question is passed to the adapter for the batch's kind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def edge_map_of(batch: Any) -> EdgeMap:
 
 
 def has_edges(batch: Any) -> bool:
-    """Also of a batch whose edges only the model knows."""
+    """Whether there are edges; True also if only the model knows the edges."""
     edge_index = edge_index_of(batch)
     return edge_index is None or edge_index.shape[1] > 0
 

@@ -84,7 +84,7 @@ class Site:
     layer: str = ""  #: the same for sites next to each other that send at the same time, along other edge types each
     stand_in: StandIn = StandIn()  #: of a site that a file describes without: a message, and nothing else
     heads: str = ""  #: of attention: has each head gates of its own, or do they share them? See `attention.HEADS`
-    #: The class of the module, for people; older files do not have it, and a site is the same without.
+    #: The class of the module, to be shown; older files do not have it, and a site is the same without.
     kind: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def layers_of(sites: Sequence[Site]) -> list[int]:
 
 
 def titles(sites: Sequence[Site]) -> tuple[str, ...]:
-    """[L] a name for people per site, such as ``conv1 (GCNConv)``; the exact name where two would be alike.
+    """[L] a readable name per site, such as ``conv1 (GCNConv)``; the exact name where two would be alike.
 
     A site of one edge type is called after its layer and that type, ``first: author writes paper (SAGEConv)``, a
     repeated call ``conv, call 2 (GCNConv)``. Of long names in dots, what all of them share is left out.

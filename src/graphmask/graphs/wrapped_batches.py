@@ -1,4 +1,4 @@
-"""Batches that come with company, as training loops have them: ``(batch, y)``, ``{"data": batch, "y": y}``."""
+"""Batches beside other values, as training loops have them: ``(batch, y)``, ``{"data": batch, "y": y}``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def graph_in(batch: Any) -> Any:
 
 
 class Taken:
-    """A loader's batches as a function makes them, as often as the loader gives them."""
+    """A loader of the results of a function, called with each batch of another loader."""
 
     def __init__(self, loader: Iterable[Any], take: Callable[[Any], Any]) -> None:
         self.loader, self.take = loader, take

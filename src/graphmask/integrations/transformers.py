@@ -67,7 +67,7 @@ def tokens(tokenizer: Any, *, classes: Sequence[str] | None = None) -> Metadata:
 
 @contextmanager
 def tapped(model: nn.Module) -> Iterator[Tapped]:
-    """Inside, the attention of ``model`` is computed by this library: it can be seen, and pairs can be dropped by hand.
+    """A context in which this library computes the attention of ``model``: it can be read, and pairs dropped.
 
     .. code-block:: python
 

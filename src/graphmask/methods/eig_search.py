@@ -58,11 +58,11 @@ class EiGSearch(Method):
         """[E] what each edge is worth by itself."""
         carried, owner = case.trace.carried, case.split.edge_graph
         sent = carried.any(0)
-        place = case.gate_rank(sent[None])[0]
+        turn_of = case.gate_rank(sent[None])[0]
         whole = self.likelihood(case, case.trace.output)
         found = case.trace.output.new_zeros(len(owner))
-        for turns in case.in_turns(int(place.max()) + 1 if place.numel() else 0):
-            hit = place == turns[:, None]  # [K, E]
+        for turns in case.in_turns(int(turn_of.max()) + 1 if turn_of.numel() else 0):
+            hit = turn_of == turns[:, None]  # [K, E]
             for output, gone in zip(case.run_many(carried & ~hit[:, None], case.zeros()), hit, strict=True):
                 lost = (whole - self.likelihood(case, output)).to(found.dtype)
                 found = torch.where(gone, lost[owner], found)

@@ -56,7 +56,7 @@ class ErasureSearch(Method):
     def _exact(self, case: Case, count: Tensor, small: Tensor, bar: Progress) -> Tensor:
         """All subsets of each small graph, by size; the first that is accepted stays."""
         carried, owner = case.trace.carried, case.split.edge_graph
-        place = case.gate_rank(carried)
+        rank = case.gate_rank(carried)
         largest = int(count[small].max()) if bool(small.any()) else 0
         codes = _subsets_by_size(largest).to(count.device)  # [n, 2^n]: the t-th subset of n messages, as bits
         answer = torch.zeros_like(count)
@@ -64,7 +64,7 @@ class ErasureSearch(Method):
         task = bar.add_task("subsets", total=codes.shape[1])
         for turns in case.in_turns(codes.shape[1]):
             tried = codes[count.clamp_max(largest)][:, turns].t()  # [K, G]
-            gates = ((tried[:, None, owner] >> place.clamp(0, 62)) & 1).bool() & carried
+            gates = ((tried[:, None, owner] >> rank.clamp(0, 62)) & 1).bool() & carried
             for output, code in zip(case.run_many(gates, case.zeros()), tried, strict=True):
                 found = open_ & (code >= 0) & self.accepts(case, output)
                 answer = torch.where(found, code, answer)
@@ -73,7 +73,7 @@ class ErasureSearch(Method):
             if not bool(open_.any()):
                 break
         # Everything kept is the last subset, and always accepted.
-        kept = ((answer[owner] >> place.clamp(0, 62)) & 1).bool() & carried
+        kept = ((answer[owner] >> rank.clamp(0, 62)) & 1).bool() & carried
         return torch.where(small[owner], kept, carried)
 
     def _greedy(self, case: Case, kept: Tensor, large: Tensor, bar: Progress) -> Tensor:
@@ -85,10 +85,10 @@ class ErasureSearch(Method):
         task = bar.add_task("greedy", total=int(count.max()))
         while bool(active.any()):
             candidates = kept & active[owner]
-            place = case.gate_rank(candidates)
+            rank = case.gate_rank(candidates)
             cost = torch.full_like(case.trace.values, torch.inf)
-            for turns in case.in_turns(int(place.max()) + 1 if bool(candidates.any()) else 0):
-                hit = candidates & (place == turns[:, None, None])
+            for turns in case.in_turns(int(rank.max()) + 1 if bool(candidates.any()) else 0):
+                hit = candidates & (rank == turns[:, None, None])
                 for output, dropped in zip(case.run_many(kept & ~hit, case.zeros()), hit, strict=True):
                     moved = torch.where(self.accepts(case, output), case.distance(output), torch.inf)
                     cost = torch.where(dropped, moved[owner], cost)

@@ -21,11 +21,11 @@ class Occlusion(Method):
     @torch.no_grad()
     def choose(self, case: Case) -> Choice:
         everything = case.trace.carried
-        place = case.gate_rank(everything)
+        rank = case.gate_rank(everything)
         moved = torch.zeros_like(case.trace.values)
-        for turns in case.in_turns(int(place.max()) + 1 if place.numel() else 0):
-            gates = everything & (place != turns[:, None, None])  # the gate with this number leaves every graph
+        for turns in case.in_turns(int(rank.max()) + 1 if rank.numel() else 0):
+            gates = everything & (rank != turns[:, None, None])  # the gate with this number leaves every graph
             distances = torch.stack([case.distance(output) for output in case.run_many(gates, case.zeros())])
-            hit = place == turns[:, None, None]
+            hit = rank == turns[:, None, None]
             moved += (hit * distances[:, None, case.split.edge_graph]).sum(0)
         return case.cut(case.normalised(moved.clamp_min(0)), self.threshold)

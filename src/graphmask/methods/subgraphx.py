@@ -124,14 +124,14 @@ class SubgraphX(Method):
             first, last = int(turns[0]), int(turns[-1]) + 1
             gates = carried.expand(len(turns), *carried.shape).clone()
             for graph, wanted in asked:
-                for place, nodes in enumerate(wanted[first:last]):
-                    gates[place, :, graph.edges] = False
+                for turn, nodes in enumerate(wanted[first:last]):
+                    gates[turn, :, graph.edges] = False
                     inside = graph.within(nodes)
-                    gates[place, :, inside] = carried[:, inside]
-            for place, output in enumerate(case.run_many(gates, case.zeros())):
+                    gates[turn, :, inside] = carried[:, inside]
+            for turn, output in enumerate(case.run_many(gates, case.zeros())):
                 worth = (-case.per_graph(self.divergence.own_loss(case.trace.output, output))).exp().tolist()
                 for number, (graph, wanted) in enumerate(asked):
-                    if first + place < len(wanted):
+                    if first + turn < len(wanted):
                         values[number].append(worth[graph.number])
         return values
 

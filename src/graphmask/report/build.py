@@ -208,7 +208,7 @@ def write_page(
         example(explanation, name, node_labels=nodes, edge_labels=edges, gold=answer, notes=remarks)
         for explanation, name, nodes, edges, answer, remarks in zip(
             explanations,
-            titles or [_title(e, number) for number, e in enumerate(explanations)],
+            titles or [_title(e, number if len(explanations) > 1 else None) for number, e in enumerate(explanations)],
             node_labels or nothing,
             edge_labels or nothing,
             gold or nothing,
@@ -289,5 +289,6 @@ def _telling_first(cards: list[Example]) -> list[Example]:
     return cards if some is None else [some, *(card for card in cards if card is not some)]
 
 
-def _title(explanation: Explanation, number: int) -> str:
-    return metadata.read_title(explanation) or metadata.heading(explanation) or f"Graph {number}"
+def _title(explanation: Explanation, number: int | None) -> str:
+    alone = "Graph" if number is None else f"Graph {number}"
+    return metadata.read_title(explanation) or metadata.heading(explanation) or alone

@@ -130,16 +130,16 @@ def _data(
     edges = [example.edges[e] for e in shown.drawn]
     molecule = example.molecule if len(nodes) == example.num_nodes else None
     longest = max((len(labels[v]) for v in nodes), default=1)
-    place = layout(nodes, edges, longest) if molecule is None else molecule.layout(edges)
-    bend = dict(zip(shown.drawn, place.bends, strict=True))
+    arranged = layout(nodes, edges, longest) if molecule is None else molecule.layout(edges)
+    bend = dict(zip(shown.drawn, arranged.bends, strict=True))
     rows = nodes
-    if place.columns or len(nodes) > 24:
+    if arranged.columns or len(nodes) > 24:
         # The drawing's order from top to bottom keeps lines short; small graphs keep their own (say, of words).
-        rows = sorted(nodes, key=lambda v: (place.positions[v][1], place.positions[v][0], v))
+        rows = sorted(nodes, key=lambda v: (arranged.positions[v][1], arranged.positions[v][0], v))
     data: dict[str, Any] = {
         "sites": example.names,
-        "box": [place.width, place.height, place.radius, place.columns],
-        "nodes": [[v, *place.positions[v], labels[v], place.loop_angles.get(v, 0)] for v in nodes],
+        "box": [arranged.width, arranged.height, arranged.radius, arranged.columns],
+        "nodes": [[v, *arranged.positions[v], labels[v], arranged.loop_angles.get(v, 0)] for v in nodes],
         "names": {v: labels[v] for v in sorted({v for e in every for v in example.edges[e]} - set(nodes))},
         "rows": rows,
         "types": [[label, style_of(slots[label]), slots[label] % len(COLOURS) == 6] for label in types],

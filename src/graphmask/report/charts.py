@@ -99,10 +99,10 @@ def lines(
         parts.append(f'<text class="axis" x="{right}" y="{y - 4:.1f}" text-anchor="end">{escape(limit[1])}</text>')
     key = floor + 52
     for slot, (name, points) in enumerate(series.items()):
-        places = [at(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+        drawn = [at(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in drawn)
         parts.append(f'<path class="curve s{slot % 4} k{slot % 4}" d="M{path}"/>')
-        parts += [f'<circle class="fill s{slot % 4}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in places]
+        parts += [f'<circle class="fill s{slot % 4}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in drawn]
         parts.append(f'<path class="curve s{slot % 4} k{slot % 4}" d="M{left} {key - 4}h22"/>')
         parts.append(f'<text class="axis" x="{left + 29}" y="{key}">{escape(_cut(name, 42))}</text>')
         key += 18

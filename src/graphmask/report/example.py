@@ -79,7 +79,7 @@ class Example:
     class_names: tuple[str, ...] = ()  # of the outputs, where there is one row of them
     unseen: tuple[str, ...] = ()  # modules that can mix nodes by other ways than messages
     molecule: Molecule | None = None  # atom i is node i: the graph is drawn as chemists draw it
-    titles: tuple[str, ...] = ()  # [L] the sites by names for people; without, their exact names are shown
+    titles: tuple[str, ...] = ()  # [L] the sites by readable names; without, their exact names are shown
 
     def __post_init__(self) -> None:
         grids: dict[str, list[Any] | None] = {"kept": self.kept, "scores": self.scores, "gated": self.gated}

@@ -48,7 +48,7 @@ MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 def side_by_side(
     path: str | Path, explanations: Mapping[str, Explanation], *, colours: Sequence[str], question: str
 ) -> Path:
-    """One graph: a column per method, a row per site. ``colours`` names each edge's colour or kind, for people.
+    """One graph: a column per method, a row per site. ``colours`` names the colour or kind of each edge.
 
     Kept edges are drawn whole, dropped ones dotted; the wider a line, the higher the score.
     """
@@ -56,7 +56,7 @@ def side_by_side(
     chosen = [name for name in PAPER_ORDER if name in explanations] or list(explanations)
     first = explanations[chosen[0]]
     edges = [(int(u), int(v)) for u, v in first.edge_index.t().tolist()]
-    place = layout(range(first.num_nodes), edges)
+    arranged = layout(range(first.num_nodes), edges)
     rows = len(first.sites)
     kinds = {kind: PALETTE[number % len(PALETTE)] for number, kind in enumerate(dict.fromkeys(colours))}
     paint = [kind if _is_colour(kind) else kinds[kind] for kind in colours]
@@ -67,8 +67,8 @@ def side_by_side(
             axis = axes[row][column]
             for edge in range(len(edges)):
                 if bool(explanation.carried[row, edge]):
-                    arrow(axis, explanation, row, edge, place, paint[edge], f"{column}-{row}-{edge}")
-            xs, ys = zip(*(place.positions[node] for node in range(first.num_nodes)), strict=True)
+                    arrow(axis, explanation, row, edge, arranged, paint[edge], f"{column}-{row}-{edge}")
+            xs, ys = zip(*(arranged.positions[node] for node in range(first.num_nodes)), strict=True)
             axis.scatter(xs, ys, s=45, c="white", edgecolors="#555555", zorder=3)
             axis.set_axis_off()
             axis.set_aspect("equal")
@@ -92,15 +92,15 @@ def side_by_side(
     return _save(figure, path)
 
 
-def arrow(axis: Any, explanation: Explanation, row: int, edge: int, place: Layout, colour: str, name: str) -> None:
+def arrow(axis: Any, explanation: Explanation, row: int, edge: int, arranged: Layout, colour: str, name: str) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     source, target = explanation._ends(row, edge)
-    (x0, y0), (x1, y1) = place.positions[source], place.positions[target]
+    (x0, y0), (x1, y1) = arranged.positions[source], arranged.positions[target]
     kept = bool(explanation.kept[row, edge])
-    bend = place.bends[edge] * (1 if source == int(explanation.edge_index[0, edge]) else -1)
+    bend = arranged.bends[edge] * (1 if source == int(explanation.edge_index[0, edge]) else -1)
     if source == target:  # a loop around the upper side of its node; further ones reach further out
-        x0, x1 = x0 - 0.8 * place.radius, x1 + 0.8 * place.radius
+        x0, x1 = x0 - 0.8 * arranged.radius, x1 + 0.8 * arranged.radius
         bend = -9.0 - 3 * bend
     wide = 0.7 if source == target else 2.4
     patch = FancyArrowPatch(
@@ -143,7 +143,7 @@ def bars(
     figure, axis = plt.subplots(figsize=(max(4.0, min(16.0, 1.6 + 0.3 * len(groups) * (len(series) + 1))), 3.6))
     for number, name in enumerate(series):
         there = [(at, group) for at, group in enumerate(groups) if name in groups[group]]
-        at = [place + (number - (len(series) - 1) / 2) * width for place, _ in there]
+        at = [position + (number - (len(series) - 1) / 2) * width for position, _ in there]
         heights = [groups[group][name] for _, group in there]
         drawn = axis.bar(
             at, heights, width * 0.94, color=PALETTE[number % len(PALETTE)], label=name,

@@ -26,7 +26,7 @@ class Totals(Tally):
     same_prediction: int = 0
     known: int = 0  #: explanations with a label to compare with
     wrong: int = 0
-    titles: tuple[str, ...] = ()  #: the sites by names for people
+    titles: tuple[str, ...] = ()  #: the sites by readable names
     layers_by_number: list[str] = field(default_factory=list)  #: names of layers as analyses number them
     per_type: dict[tuple[int, str], list[int]] = field(default_factory=dict)  #: kept and carried by site and type
     type_names: dict[int, str | None] = field(default_factory=dict)  #: of numbers of types; None where names differ
@@ -93,7 +93,7 @@ class Totals(Tally):
         if self.count == 1:
             within = "within" if self.faithful else "NOT within"
             same = "with the same prediction" if self.same_prediction else "with a CHANGED prediction"
-            return f"T{share[1:]}; with the others replaced, it stays {within} tolerance, {same}."
+            return f"T{share[1:]}; with the others replaced, its output stays {within} tolerance, {same}."
         words = (
             f"In these {self.count:,} graphs {share}. With the others replaced, {self.faithful:,} of {self.count:,} "
             "stay within tolerance"

@@ -69,11 +69,11 @@ def bends(edges: Sequence[Edge]) -> list[float]:
         groups.setdefault((min(u, v), max(u, v)), []).append(index)
     result = [0.0] * len(edges)
     for (low, high), members in groups.items():
-        for place, index in enumerate(members):
+        for number, index in enumerate(members):
             if low == high:
-                result[index] = float(place)
+                result[index] = float(number)
             else:
-                offset = place - (len(members) - 1) / 2
+                offset = number - (len(members) - 1) / 2
                 result[index] = offset if edges[index][0] == low else -offset
     return result
 
@@ -99,35 +99,14 @@ def _component(graph: nx.DiGraph, unit: float) -> tuple[Points, bool]:
     points = _feed_forward(graph, unit)
     if points is not None:
         return points, True
-    place = _stress if n <= LARGEST_STRESS_COMPONENT else _sunflower
-    return place(undirected, unit), False
+    arrange = _stress if n <= LARGEST_STRESS_COMPONENT else _sunflower
+    return arrange(undirected, unit), False
 
 
 def _tree(graph: nx.DiGraph, undirected: nx.Graph, unit: float) -> tuple[Points, bool] | None:
-    sinks = [v for v in graph if graph.out_degree(v) == 0]
-    sources = [v for v in graph if graph.in_degree(v) == 0]
-    one_way = graph.number_of_edges() == undirected.number_of_edges()
-    if one_way and len(sinks) == 1:
-        root, flow = sinks[0], -1
-    elif one_way and len(sources) == 1:
-        root, flow = sources[0], 1
-    else:
-        root, flow = min(nx.center(undirected)), 0
+    root, flow = _root(graph, undirected)
     depth = nx.single_source_shortest_path_length(undirected, root)
-    children: dict[int, list[int]] = {v: [] for v in undirected}
-    for v in undirected:
-        if v != root:
-            parent = next(u for u in undirected[v] if depth[u] < depth[v])
-            children[parent].append(v)
-    order = nx.dfs_postorder_nodes(undirected, root)
-    rows: dict[int, float] = {}
-    leaves = 0
-    for v in order:
-        if children[v]:
-            rows[v] = sum(rows[c] for c in children[v]) / len(children[v])
-        else:
-            rows[v] = float(leaves)
-            leaves += 1
+    rows, leaves = _rows(undirected, root, depth)
     deepest = max(depth.values())
     if leaves == 1:  # a chain, read along the arrows
         return {v: ((flow or 1) * depth[v] * unit * 5.5, 0.0) for v in undirected}, False
@@ -140,6 +119,36 @@ def _tree(graph: nx.DiGraph, undirected: nx.Graph, unit: float) -> tuple[Points,
         far = {v: depth[v] * step for v in undirected}
         return {v: (math.cos(a) * far[v], math.sin(a) * far[v]) for v, a in angle.items()}, False
     return None
+
+
+def _root(graph: nx.DiGraph, undirected: nx.Graph) -> tuple[int, int]:
+    """The root of a tree, and how its arrows go: towards the root (-1), away from it (1), or both ways (0)."""
+    if graph.number_of_edges() == undirected.number_of_edges():
+        sinks = [v for v in graph if graph.out_degree(v) == 0]
+        if len(sinks) == 1:
+            return sinks[0], -1
+        sources = [v for v in graph if graph.in_degree(v) == 0]
+        if len(sources) == 1:
+            return sources[0], 1
+    return min(nx.center(undirected)), 0
+
+
+def _rows(undirected: nx.Graph, root: int, depth: dict[int, int]) -> tuple[dict[int, float], int]:
+    """The row of each node (leaves below one another, others amid their children), and how many leaves there are."""
+    children: dict[int, list[int]] = {v: [] for v in undirected}
+    for v in undirected:
+        if v != root:
+            parent = next(u for u in undirected[v] if depth[u] < depth[v])
+            children[parent].append(v)
+    rows: dict[int, float] = {}
+    leaves = 0
+    for v in nx.dfs_postorder_nodes(undirected, root):
+        if children[v]:
+            rows[v] = sum(rows[c] for c in children[v]) / len(children[v])
+        else:
+            rows[v] = float(leaves)
+            leaves += 1
+    return rows, leaves
 
 
 def _feed_forward(graph: nx.DiGraph, unit: float) -> Points | None:

@@ -128,7 +128,7 @@ def _name_of(explanation: Explanation, node: int) -> str | None:
 
 
 class Labels(NamedTuple):
-    """Names for people: one per node and one per edge, where there are any."""
+    """Readable names: one per node and one per edge, where there are any."""
 
     nodes: list[str] | None
     edges: list[str] | None

@@ -60,7 +60,7 @@ def card(explanation: Explanation) -> str:
         f'<div style="border-left:3px solid {"#009e73" if good else ASKED};padding-left:.5em;margin:.3em 0">'
         f"{escape(explanation.certificate)}</div>"
         '<div style="display:flex;flex-wrap:wrap;gap:1.2em;align-items:center">'
-        f'<table style="border-collapse:collapse;font-size:13px"><tbody>{rows}</tbody></table>'
+        f'<table style="border-collapse:collapse;font-size:13px;color:inherit"><tbody>{rows}</tbody></table>'
         f"{_picture(shown, drawn)}</div>"
         + (f'<div style="opacity:.75;font-size:12px">{escape(note)}</div>' if note else "")
         + "</div>"
@@ -86,9 +86,9 @@ def _picture(shown: part.Part, molecule: Molecule | None) -> str:
     names = [visible(name) for name in found] if found else [str(number) for number in shown.nodes]
     edges = [(int(u), int(v)) for u, v in some.edge_index.t().tolist()]
     if molecule is None:
-        place = layout(range(some.num_nodes), edges, min(max(map(len, names), default=1), LONGEST))
+        arranged = layout(range(some.num_nodes), edges, min(max(map(len, names), default=1), LONGEST))
     else:
-        place = molecule.layout(edges)
+        arranged = molecule.layout(edges)
     kept, carried = some.kept.any(0).tolist(), some.carried.any(0).tolist()
     reverse = bool(some.structure) and all(site.reverse for site in some.structure)
     lines = [] if molecule is None else [_bond(*line) for line in molecule.lines()]
@@ -96,28 +96,28 @@ def _picture(shown: part.Part, molecule: Molecule | None) -> str:
         if not (kept[edge] or carried[edge]):
             continue
         ends = edges[edge][::-1] if reverse else edges[edge]
-        (x0, y0), (x1, y1) = (place.positions[v] for v in ends)
-        lines.append(_line(x0, y0, x1, y1, place.radius, place.bends[edge] * (-1 if reverse else 1), kept[edge]))
-    dots, xs = [], [place.positions[node][0] for node in range(len(names))]
+        (x0, y0), (x1, y1) = (arranged.positions[v] for v in ends)
+        lines.append(_line(x0, y0, x1, y1, arranged.radius, arranged.bends[edge] * (-1 if reverse else 1), kept[edge]))
+    dots, xs = [], [arranged.positions[node][0] for node in range(len(names))]
     for node, name in enumerate(names):
-        x, y = place.positions[node]
+        x, y = arranged.positions[node]
         ring = f'stroke="{ASKED}" stroke-width="3.5"' if node in shown.asked else 'stroke="currentColor"'
-        dots.append(f'<circle cx="{x}" cy="{y}" r="{place.radius:.1f}" fill="#8883" {ring}/>')
+        dots.append(f'<circle cx="{x}" cy="{y}" r="{arranged.radius:.1f}" fill="#8883" {ring}/>')
         if len(names) <= NAMED_NODES or node in shown.asked:
-            dots.append(_name(name, x, y, place, xs))
-    width, height = place.width, place.height
+            dots.append(_name(name, x, y, arranged, xs))
+    width, height = arranged.width, arranged.height
     return (
         f'<svg role="img" aria-label="graph with kept edges" viewBox="0 0 {width} {height}" '
         f'style="width:min(100%,{min(width, 420):.0f}px);max-height:440px">{"".join(lines)}{"".join(dots)}</svg>'
     )
 
 
-def _name(name: str, x: float, y: float, place: Layout, xs: list[float]) -> str:
+def _name(name: str, x: float, y: float, arranged: Layout, xs: list[float]) -> str:
     """Inside its node, below it or, at the ends of a drawing in columns, beside it."""
-    anchor, at, down = "middle", x, 4.0 if place.radius > 12 else place.radius + 11
-    if place.columns and place.radius <= 12 and x in (min(xs), max(xs)):
+    anchor, at, down = "middle", x, 4.0 if arranged.radius > 12 else arranged.radius + 11
+    if arranged.columns and arranged.radius <= 12 and x in (min(xs), max(xs)):
         first = x == min(xs)
-        anchor, at, down = "end" if first else "start", x + (-1 if first else 1) * (place.radius + 4), 4.0
+        anchor, at, down = "end" if first else "start", x + (-1 if first else 1) * (arranged.radius + 4), 4.0
     text = escape(name if len(name) <= 14 else name[:13] + "…")
     return (
         f'<text x="{at:.1f}" y="{y + down:.1f}" font-size="11" text-anchor="{anchor}" fill="currentColor">{text}</text>'
@@ -141,10 +141,11 @@ def _line(x0: float, y0: float, x1: float, y1: float, radius: float, bend: float
     along, across = ((x1 - x0) / length, (y1 - y0) / length), (-(y1 - y0) / length, (x1 - x0) / length)
     side = bend * min(22.0, 0.25 * length)
     mx, my = (x0 + x1) / 2 + across[0] * side, (y0 + y1) / 2 + across[1] * side
+    sx, sy = x0 + along[0] * radius, y0 + along[1] * radius
     ex, ey = x1 - along[0] * (radius + 2), y1 - along[1] * (radius + 2)
     head = ""
     if kept:
         tips = [(ex - 8 * along[0] + s * 4 * across[0], ey - 8 * along[1] + s * 4 * across[1]) for s in (1, -1)]
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in [(ex, ey), *tips])
         head = f'<polygon points="{corners}" fill="{KEPT}"/>'
-    return f'<path d="M{x0:.1f} {y0:.1f}Q{mx:.1f} {my:.1f} {ex:.1f} {ey:.1f}" fill="none" {style}/>{head}'
+    return f'<path d="M{sx:.1f} {sy:.1f}Q{mx:.1f} {my:.1f} {ex:.1f} {ey:.1f}" fill="none" {style}/>{head}'

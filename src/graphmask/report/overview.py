@@ -21,7 +21,13 @@ NEEDED = {"inverses": ("both", "base_rate"), "overlap": ("overlap", "overlap_any
 
 def charts_of(totals: Totals, analysed: Mapping[str, Any], gold: Table | None = None) -> list[Chart]:
     """What the top of the page shows; charts of what was not measured are left out."""
-    found = [_kept(totals), _gold(gold), _frontier(analysed, totals), _erosion(analysed), _stability(analysed, totals)]
+    found = [
+        _kept(totals),
+        against(gold),
+        _frontier(analysed, totals),
+        _erosion(analysed),
+        _stability(analysed, totals),
+    ]
     return [chart for chart in found if chart is not None]
 
 
@@ -105,7 +111,8 @@ def _kept(totals: Totals) -> Chart | None:
     )
 
 
-def _gold(table: Table | None) -> Chart | None:
+def against(table: Table | None) -> Chart | None:
+    """Precision and recall against the known answer, where there is one."""
     if table is None:
         return None
     groups: dict[str, list[Bar]] = {"precision": [], "recall": []}

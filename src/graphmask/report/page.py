@@ -84,7 +84,7 @@ def write(path: str | Path, html: str) -> None:
     write_bytes(path, html.encode("utf-8", errors="replace"))
 
 
-def _aligned(place: int, table: Table) -> dict[str, Any]:
+def _aligned(section: int, table: Table) -> dict[str, Any]:
     columns = list(zip(*table.rows, strict=True))
     numeric = [
         any(not isinstance(v, str) for v in column) or all(NUMERIC.fullmatch(str(v)) for v in column)
@@ -92,7 +92,7 @@ def _aligned(place: int, table: Table) -> dict[str, Any]:
     ]
     slug = re.sub(r"[^a-z0-9]+", "-", table.caption.lower()).strip("-")[:40]
     return {
-        "anchor": f"section-{place}-{slug}".rstrip("-"),  # with its number, because captions may be alike
+        "anchor": f"section-{section}-{slug}".rstrip("-"),  # with its number, because captions may be alike
         "caption": table.caption,
         "note": table.note,
         "figure": _data_address(table.figure) if table.figure else None,

@@ -69,12 +69,12 @@ def plot(
     names = [visible(labels[number]) if labels else str(number) for number in shown.nodes]
     edges = [(int(u), int(v)) for u, v in some.edge_index.t().tolist()]
     if drawn is None:
-        place = layout(range(some.num_nodes), edges, min(max(map(len, names), default=1), LONGEST))
+        arranged = layout(range(some.num_nodes), edges, min(max(map(len, names), default=1), LONGEST))
     else:
-        place = drawn.layout(edges)
+        arranged = drawn.layout(edges)
         _bonds(ax, drawn)
-    handles = _edges(ax, some, place, at)
-    _nodes(ax, place, names, shown.asked, at_most=NAMED_NODES, inside=drawn is not None)
+    handles = _edges(ax, some, arranged, at)
+    _nodes(ax, arranged, names, shown.asked, at_most=NAMED_NODES, inside=drawn is not None)
     ax.set_axis_off()
     ax.set_aspect("equal")
     ax.invert_yaxis()
@@ -103,7 +103,7 @@ def _title(explanation: Explanation, shown: part.Part, layer: int | None) -> str
     return "\n".join(lines)
 
 
-def _edges(ax: Axes, some: Explanation, place: Any, layer: int | None) -> list[Any]:
+def _edges(ax: Axes, some: Explanation, arranged: Any, layer: int | None) -> list[Any]:
     """Draws them; returns what the legend needs. Colours tell which layers keep an edge or, of one layer, its type."""
     from matplotlib.lines import Line2D
 
@@ -124,7 +124,7 @@ def _edges(ax: Axes, some: Explanation, place: Any, layer: int | None) -> list[A
         groups[name] = PALETTE[len(groups) % len(PALETTE)]
     for edge, by, name in sorted(fates, key=lambda fate: bool(fate[1])):  # kept ones on top
         site = by[-1] if by else next(site for site in sites if bool(some.carried[site, edge]))
-        arrow(ax, some, site, edge, place, groups.get(name, "#8a8f96"), f"plot-{edge}")
+        arrow(ax, some, site, edge, arranged, groups.get(name, "#8a8f96"), f"plot-{edge}")
     handles = [
         Line2D([], [], color=colour, label=f"kept, {visible(name, LONGEST)}")
         for name, colour in list(groups.items())[:7]
@@ -142,12 +142,12 @@ def _bonds(ax: Axes, molecule: Molecule) -> None:
 
 
 def _nodes(
-    ax: Axes, place: Any, names: Sequence[str], asked: Sequence[int], at_most: int, inside: bool = False
+    ax: Axes, arranged: Any, names: Sequence[str], asked: Sequence[int], at_most: int, inside: bool = False
 ) -> None:
     """Circles with names below them, or ``inside`` them where they are symbols of atoms."""
     if not names:
         return
-    xs, ys = zip(*(place.positions[node] for node in range(len(names))), strict=True)
+    xs, ys = zip(*(arranged.positions[node] for node in range(len(names))), strict=True)
     size = 170 if inside else 60 if len(names) <= 30 else 30 if len(names) <= 80 else 12
     ax.scatter(xs, ys, s=size, c="white", edgecolors="#555555", zorder=3)
     for node in asked:
@@ -160,8 +160,8 @@ def _nodes(
             ax.annotate(name, (xs[node], ys[node]), fontsize=7.5, ha="center", va="center", zorder=5, parse_math=False)
         elif len(names) <= at_most or node in asked:
             # In columns, names of the first and the last stand beside their nodes: below, they would touch.
-            side = ("right", -7) if place.columns and xs[node] == min(xs) else ("left", 7)
-            beside = place.columns and xs[node] in (min(xs), max(xs))
+            side = ("right", -7) if arranged.columns and xs[node] == min(xs) else ("left", 7)
+            beside = arranged.columns and xs[node] in (min(xs), max(xs))
             ax.annotate(name if len(name) <= 14 else name[:13] + "…", (xs[node], ys[node]),
                         xytext=(side[1], 0) if beside else (0, -6), textcoords="offset points", fontsize=7.5, zorder=5,
                         ha=side[0] if beside else "center", va="center" if beside else "top",

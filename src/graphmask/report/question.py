@@ -276,8 +276,8 @@ def spaced(tokens: Sequence[str]) -> str:
     return "".join(_space(tokens, i) + token for i, token in enumerate(tokens))
 
 
-def _space(tokens: Sequence[str], place: int) -> str:
-    glued = not place or tokens[place] in NO_SPACE_BEFORE or tokens[place - 1] in NO_SPACE_AFTER
+def _space(tokens: Sequence[str], position: int) -> str:
+    glued = not position or tokens[position] in NO_SPACE_BEFORE or tokens[position - 1] in NO_SPACE_AFTER
     return "" if glued else " "
 
 
@@ -311,13 +311,13 @@ def _pieces(question: Question, document: int, mentions: Sequence[int], nodes: s
         shown = [any(start <= i < end for start, end in spans) for i in range(len(tokens))]
     pieces: list[Piece] = []
     for (v, visible), group in itertools.groupby(range(len(tokens)), key=lambda i: (owner[i], shown[i])):
-        places = list(group)
-        space = _space(tokens, places[0])
+        positions = list(group)
+        space = _space(tokens, positions[0])
         if not visible:
             if not pieces or pieces[-1].text != "…":
                 pieces.append(Piece(" " if pieces else "", "…"))
             continue
-        text = "".join((_space(tokens, i) if i > places[0] else "") + tokens[i] for i in places)
+        text = "".join((_space(tokens, i) if i > positions[0] else "") + tokens[i] for i in positions)
         if v is None:
             pieces.append(Piece(space, text))
         else:

@@ -149,7 +149,7 @@ class _Plan:
         ties = Counter(frozenset(self.document[v] for v in m.ends) for m in self.chosen)
         between = [(tuple(pair), count) for pair, count in ties.items() if len(pair) == 2]
         length = {d: len(pills) + 1.8 for d, pills in self.pills.items()}
-        column = {d: place % 2 for place, d in enumerate(self.pills)}
+        column = {d: position % 2 for position, d in enumerate(self.pills)}
 
         def cost() -> float:
             tilt = sum(size if column[d] else -size for d, size in length.items())
@@ -320,8 +320,8 @@ class _Plan:
         y: dict[tuple[int, int], float] = {}
         for v, ends in at.items():
             gap = _gap(len(ends))
-            for place, (_, _, number) in enumerate(sorted(ends)):
-                y[number, v] = self.middle(v) + gap * (place - (len(ends) - 1) / 2)
+            for position, (_, _, number) in enumerate(sorted(ends)):
+                y[number, v] = self.middle(v) + gap * (position - (len(ends) - 1) / 2)
         for number, m in enumerate(self.across):
             yield m, y[number, m.ends[0]], y[number, m.ends[1]]
 
@@ -371,4 +371,4 @@ def _gap(ends: int) -> float:
 
 def _from(length: int) -> Callable[[int], tuple[int, int]]:
     """Sorts positions by how far they are from the middle."""
-    return lambda place: (abs(2 * place - length + 1), place)
+    return lambda position: (abs(2 * position - length + 1), position)

@@ -1,4 +1,4 @@
-"""Numbers and shares as a person would write them."""
+"""Numbers and shares, formatted for readers."""
 
 from __future__ import annotations
 

@@ -180,11 +180,11 @@ def notes_of(metadata: Metadata | None, batch: Any, found: list[Explanation], wh
         raise GraphMaskError(
             f"Expected metadata(batch) to return a list of {count} dictionaries, one per graph of {where}, got {got}."
         )
-    places = [f"graph {number} of {where}" for number in range(count)]
-    for note, explanation, place in zip(notes, found, places, strict=True):
+    descriptions = [f"graph {number} of {where}" for number in range(count)]
+    for note, explanation, description in zip(notes, found, descriptions, strict=True):
         if isinstance(note, Mapping):
-            labels.check(note, explanation, place)
-    return [_note(note, info, place) for note, info, place in zip(notes, own, places, strict=True)]
+            labels.check(note, explanation, description)
+    return [_note(note, info, description) for note, info, description in zip(notes, own, descriptions, strict=True)]
 
 
 def _note(note: Any, own: dict[str, Any], where: str) -> str:

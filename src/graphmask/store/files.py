@@ -78,7 +78,7 @@ class Shard:
 
     def contents(self) -> dict[int, str]:
         """Hashes by the number of the batch."""
-        numbers = (run.batch + place for run in self.runs for place in range(run.batches))
+        numbers = (run.batch + position for run in self.runs for position in range(run.batches))
         return dict(zip(numbers, self.batches, strict=True))
 
 

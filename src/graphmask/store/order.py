@@ -49,12 +49,12 @@ def at_once(spans: Sequence[Span]) -> int:
     """How many shards are read alternately by a pass through the store: mostly one per process that wrote it."""
     begin: dict[int, int] = {}
     last: dict[int, int] = {}
-    for place, span in enumerate(spans):
-        begin.setdefault(span.shard, place)
-        last[span.shard] = place
+    for position, span in enumerate(spans):
+        begin.setdefault(span.shard, position)
+        last[span.shard] = position
     steps = np.zeros(len(spans) + 1, dtype=int)
     np.add.at(steps, list(begin.values()), 1)
-    np.add.at(steps, [place + 1 for place in last.values()], -1)
+    np.add.at(steps, [position + 1 for position in last.values()], -1)
     return int(steps.cumsum().max(initial=0))
 
 

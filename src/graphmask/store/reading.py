@@ -200,10 +200,10 @@ class Store:
             lengths = [prod(row["shape"]) for row in rows]
             outputs = [_values(graphs[name]).to(output).split(lengths) for name in ("original", "masked")]
         del graphs, column
-        for place, (number, row) in enumerate(zip(only or range(stop - start), rows, strict=True)):
+        for position, (number, row) in enumerate(zip(only or range(stop - start), rows, strict=True)):
             with storage.understood(shard.graphs, "store"):
                 count, shape = row.pop("num_edges"), row.pop("shape")
-                notes, own = texts[place].as_py(), row.pop("baselines")
+                notes, own = texts[position].as_py(), row.pop("baselines")
                 kept, scores, carried = (parts[n][number].view(sites, count) for n in ("kept", "score", "carried"))
                 # Copies, so that whoever keeps one explanation does not keep its shard.
                 explanation = build(
@@ -211,8 +211,8 @@ class Store:
                     kept=kept.clone(),
                     scores=scores.clone(),
                     carried=carried.clone(),
-                    original=outputs[0][place].view(shape).clone(),
-                    masked=outputs[1][place].view(shape).clone(),
+                    original=outputs[0][position].view(shape).clone(),
+                    masked=outputs[1][position].view(shape).clone(),
                     structure=self.structure,
                     baselines=self.baselines if own is None else self._as_baselines(own),
                     edge_type=None if kind is None else parts["type"][number][:count].to(kind, copy=True),

@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class Recent(dict[Key, Value]):
-    """Keeps the entries that were put in last."""
+    """A dictionary that keeps the entries that were added last."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -68,9 +68,9 @@ def write(
         known = writer.resume()
         if total is not None and rank:
             writer.wait()
-        place = -1
-        for place, batch in enumerate(loader):
-            number = place if total is None else rank + place * world
+        position = -1
+        for position, batch in enumerate(loader):
+            number = position if total is None else rank + position * world
             where = f"batch {number}"
             if number % world != rank:
                 if number == 0 and writer.description is None:
@@ -85,7 +85,7 @@ def write(
                     "Use a loader that does not shuffle (or seed it as then), or write to another folder."
                 )
             advance(writer.graphs)
-        writer.finish(_count_batches(place + 1, known, folder, rank, world, total))
+        writer.finish(_count_batches(position + 1, known, folder, rank, world, total))
     return read(folder)
 
 
