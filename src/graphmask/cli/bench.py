@@ -297,16 +297,19 @@ def peers(
     out: Annotated[Path, typer.Option(help="Folder for trained models and for the figures pair by pair.")] = Path(
         "out/peers"
     ),
+    collect: Annotated[bool, typer.Option(help="Tables of what is in --out already; nothing is measured.")] = False,
 ) -> None:
     """All methods by all metrics on models that others trained, or that anyone would train; a killed run goes on."""
     from graphmask.experiments.bench.peers import ranks, run
     from graphmask.experiments.bench.peers.models import MODELS
+    from graphmask.files import write_bytes
 
     names = run.chosen(models.split(",") if models else None, list(MODELS), "models")
     compared = run.chosen(methods.split(",") if methods else None, run.method_names(), "methods")
-    found = ranks.summary(run.measure(names, compared, seeds, out), seeds)
+    found = ranks.summary((run.collect if collect else run.measure)(names, compared, seeds, out), seeds)
     show("mean rank over models, 1 is best", *ranks.rank_rows(found))
     write_json(json or out / "peers.json", found)
+    write_bytes(out / "peers.md", ranks.markdown(found).encode())
 
 
 Figures = Annotated[Path, typer.Option(help="The file of figures.")]
