@@ -312,6 +312,26 @@ def peers(
     write_bytes(out / "peers.md", ranks.markdown(found).encode())
 
 
+@app.command("features")
+def features(
+    json: Json = None,
+    networks: Annotated[str, typer.Option(help="Networks, separated by commas.")] = "gcn,gin,graphconv",
+    kinds: Annotated[str, typer.Option(help="Values of features=, separated by commas.")] = "nodes,each,edges",
+    seeds: Annotated[int, typer.Option(help="Seeds per network and kind.")] = 10,
+    out: Annotated[Path, typer.Option(help="Folder for the figures fit by fit; a killed run goes on.")] = Path(
+        "out/features"
+    ),
+) -> None:
+    """Gates on input features of networks that provably ignore some: are these dropped, and the others kept?"""
+    from graphmask.experiments.bench import ignored
+
+    found = ignored.measure(networks.split(","), kinds.split(","), seeds, out, progress=True)
+    show("input features that networks ignore, and the others", *ignored.rows(found))
+    write_json(
+        json, {box: {kind: [one.__dict__ for one in some] for kind, some in by.items()} for box, by in found.items()}
+    )
+
+
 Figures = Annotated[Path, typer.Option(help="The file of figures.")]
 
 
