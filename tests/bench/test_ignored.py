@@ -26,7 +26,7 @@ def arranged(kind: str, data: Data) -> tuple[str, Tensor]:
 @every_pair
 def test_what_is_ignored_may_be_anything(box: str, kind: str) -> None:
     """As long as it keeps the flag that says so, or takes one below it."""
-    model, batch = ignored.BOXES[box](kind).eval(), Batch.from_data_list(ignored.draw(kind, 5, 1))
+    model, batch = ignored.BOXES[box](kind).eval(), Batch.from_data_list(ignored.draw(5, 1))
     name, used = arranged(kind, batch)
     other = batch.clone()
     other[name] = torch.where(used, batch[name], 3 * torch.rand(batch[name].shape) - 1.5)
@@ -42,7 +42,7 @@ def test_what_is_used_counts(box: str, kind: str) -> None:
     """Each part by itself, replaced by zero: what was moved is more than ten times the tolerance."""
     model = ignored.BOXES[box](kind).eval()
     smallest = torch.inf
-    for data in ignored.draw(kind, 5, 2):
+    for data in ignored.draw(5, 2):
         batch = Batch.from_data_list([data])
         name, _ = arranged(kind, data)
         before = default_forward(model, batch)

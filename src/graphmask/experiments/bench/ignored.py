@@ -58,7 +58,7 @@ class Box(nn.Module):
         return let_through(read, edge_attr[:, EDGE_FLAG]) if self.kind == "edges" else read
 
 
-def _set(linear: nn.Module, rows: Sequence[Sequence[float]]) -> None:
+def _set(linear: Any, rows: Sequence[Sequence[float]]) -> None:
     with torch.no_grad():
         linear.weight.copy_(torch.tensor(rows))
 
@@ -131,7 +131,7 @@ def _numbers(rows: int, columns: int, rng: torch.Generator) -> Tensor:
     return size * (2 * torch.randint(2, (rows, columns), generator=rng) - 1)
 
 
-def graph(kind: str, rng: torch.Generator) -> Data:
+def graph(rng: torch.Generator) -> Data:
     """Nine nodes, each of which sends to its successor and to another one; half of all flags are set."""
     nodes = 9
     x, order = _numbers(nodes, COLUMNS, rng), torch.randperm(nodes, generator=rng)
@@ -145,9 +145,9 @@ def graph(kind: str, rng: torch.Generator) -> Data:
     return Data(x=x, edge_index=edge_index, edge_attr=edge_attr)
 
 
-def draw(kind: str, graphs: int, seed: int) -> list[Data]:
+def draw(graphs: int, seed: int) -> list[Data]:
     rng = torch.Generator().manual_seed(seed)
-    return [graph(kind, rng) for _ in range(graphs)]
+    return [graph(rng) for _ in range(graphs)]
 
 
 def used(kind: str, data: Data) -> Tensor:
@@ -180,7 +180,7 @@ class Found:
 def fit(box: str, kind: str, seed: int, epochs: int | None = None) -> Found:
     """GraphMask with default settings, on graphs that are drawn anew for every seed."""
     model = BOXES[box](kind).eval()
-    graphs = draw(kind, TRAIN + VALIDATION + TEST, seed)
+    graphs = draw(TRAIN + VALIDATION + TEST, seed)
     train, validation, test = graphs[:TRAIN], graphs[TRAIN:-TEST], graphs[-TEST:]
     explainer = GraphMask(model, divergence="mse", seed=seed, features=kind)
     explainer.fit(learning.loader(train, SIZE), learning.loader(validation, SIZE), epochs=epochs, progress=False)

@@ -26,7 +26,7 @@ METRICS = ("gold", "sparsity", "sufficiency", "flips", "complement", "curves", "
 GRAPHS = 40
 #: Methods that search for each graph by itself for minutes, or say nothing about these models, are left out.
 LEFT_OUT = ("subgraphx",)
-#: These are measured last: the first takes hours on the largest graphs, and every page waits for the last.
+#: These are measured last: the first is the slowest of the others, and every page waits for the second.
 LAST = ("erasure_search", "graphmask")
 #: Settings as published, where the defaults of this library are others.
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -101,6 +101,7 @@ def known(path: Path, seeds: int) -> dict[str, Any] | None:
 def _line(prepared: Prepared, method: str, seeds: int, path: Path) -> dict[str, Any]:
     """One method on one model, as `graphmask.compare` measures it; why, where it says nothing about the model."""
     kind, settings = _made(method)
+    found: dict[str, Any]
     test = first_graphs(prepared.test, GRAPHS)
     gold = None if prepared.gold is None else [_by_edge(gold) for gold in prepared.gold[:GRAPHS]]
     try:
