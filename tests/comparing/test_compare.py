@@ -200,13 +200,13 @@ def test_scores_without_a_common_scale_are_cut_by_a_share_of_each_graph() -> Non
 
     method = Unscaled(model, divergence="mse")
     parts = running.Parts([data], None, [data], [data])
-    threshold, budget = running.choose_cut(method, parts)
+    threshold, share = running.choose_cut(method, parts)
     assert threshold is None
-    method.budget = budget
+    method.fraction = share
     found = list(method.explain_all([data], repair=False))
     assert sum(e.divergence for e in found) / len(found) <= method.tolerance
     for explanation in found:
-        assert int(explanation.kept.sum()) == math.ceil(budget * int(explanation.carried.sum()) - 1e-9)
+        assert int(explanation.kept.sum()) == math.ceil(share * int(explanation.carried.sum()) - 1e-9)
         assert explanation.scores[explanation.kept].min() >= explanation.scores[~explanation.kept].max()
     # By thresholds alone nearly everything would have to be kept.
     rows = frontier(method, [data], levels=running.FINE).to_dicts()

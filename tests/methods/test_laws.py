@@ -241,15 +241,15 @@ def test_batching_changes_no_explanation(name: str, case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if get(QUICK[name][0]).soft and name not in OF_ATTENTION])
-def test_a_budget_is_of_each_graph_by_itself(name: str) -> None:
+def test_a_share_is_of_each_graph_by_itself(name: str) -> None:
     method = fitted(name, "GCN")
     case, some = BY_NAME["GCN"], graphs(name, BY_NAME["GCN"])
-    method.budget = 0.3
+    method.fraction = 0.3
     try:
         together = list(method.explain_all([case.batch(some)], repair=False))
         alone = [method.explain(case.one(graph), repair=False) for graph in some]
     finally:
-        method.budget = None
+        method.fraction = None
     for graph, a, b in zip(some, alone, together, strict=True):
         assert_agree(a, b, case, graph)
         assert int(b.kept.sum()) == math.ceil(0.3 * int(b.carried.sum()) - 1e-9)

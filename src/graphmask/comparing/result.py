@@ -68,7 +68,7 @@ class Comparison(Measured):
         """The figures of one run."""
         self.about["explanations"] = len(run.explanations)
         self.rows.append(
-            {"method": run.name, "seed": run.seed, "threshold": run.threshold, "budget": run.budget, **figures}
+            {"method": run.name, "seed": run.seed, "threshold": run.threshold, "fraction": run.fraction, **figures}
         )
         self.runs.setdefault(run.name, []).append(run)
         if curve is not None:

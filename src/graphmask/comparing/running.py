@@ -24,7 +24,7 @@ from graphmask.graphs import batches
 THRESHOLDS = tuple(number / 10 for number in range(1, 10))
 FINE = (0.0, 0.01, 0.02, 0.05, *THRESHOLDS, 0.95)
 #: Shares of each graph's messages that are tried beside thresholds; scores of some methods have no common scale.
-BUDGETS = (0.01, 0.02, 0.05, *THRESHOLDS, 1.0)
+FRACTIONS = (0.01, 0.02, 0.05, *THRESHOLDS, 1.0)
 
 #: The name of an attribute of batches, a function of a batch (bool [E] or [E, L] over all its edges), or one tensor,
 #: or None, per explained graph.
@@ -69,7 +69,7 @@ class Run:
     fit_seconds: float  #: of CPU
     explain_seconds: float  #: of CPU, for all explanations together
     threshold: float | None = None  #: of a soft method
-    budget: float | None = None  #: or else, of a soft method, the share of each graph's messages that is kept
+    fraction: float | None = None  #: or else, of a soft method, the share of each graph's messages that is kept
     notes: list[str] = field(default_factory=list)
 
 
@@ -79,11 +79,11 @@ def run(name: str, method: Method, parts: Parts, *, epochs: int | None = None, r
     started = time.process_time()
     history = method.fit(parts.fit, parts.validation, progress=False, **options)
     fitted = time.process_time() - started
-    threshold = budget = None
+    threshold = fraction = None
     if method.soft:
-        threshold, budget = choose_cut(method, parts)
+        threshold, fraction = choose_cut(method, parts)
         if threshold is None:
-            method.budget = budget
+            method.fraction = fraction
         else:
             method.threshold = threshold
     started = time.process_time()
@@ -92,7 +92,7 @@ def run(name: str, method: Method, parts: Parts, *, epochs: int | None = None, r
     notes = []
     if getattr(history, "feasible", True) is False:
         notes.append(f"{name}, seed {method.seed}: fitting found no state within tolerance; measured nevertheless.")
-    return Run(name, method.seed, method, parts, found, fitted, explained, threshold, budget, notes)
+    return Run(name, method.seed, method, parts, found, fitted, explained, threshold, fraction, notes)
 
 
 def explain(method: Method, parts: Parts, repair: bool = False) -> list[Explanation]:
@@ -112,7 +112,7 @@ def choose_cut(method: Method, parts: Parts) -> tuple[float | None, float | None
     if parts.thresholds_gold is not None:
         found = list(method.explain_all(parts.thresholds, repair=False, allow_infeasible=True))
         return best_threshold(found, parts.thresholds_gold), None
-    swept = frontiers(method, parts.thresholds, {"threshold": FINE, "fraction": BUDGETS}, allow_infeasible=True)
+    swept = frontiers(method, parts.thresholds, {"threshold": FINE, "fraction": FRACTIONS}, allow_infeasible=True)
     rows = [{**row, "by": by} for by, frame in swept.items() for row in frame.to_dicts()]
     within = [row for row in rows if row["divergence"] <= method.tolerance]
     measure = "retained" if within else "divergence"

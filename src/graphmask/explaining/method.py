@@ -63,7 +63,9 @@ class Method(ABC):
     costly: ClassVar[bool] = False  #: thousands of runs of the model per graph: compared only where it is named
     seeded: ClassVar[bool] = False  #: what it finds depends on the seed
     threshold: float = 0.5  #: of a soft method
-    budget: float | None = None  #: of a soft method: the share of each graph's messages to keep, whatever the threshold
+    fraction: float | None = (
+        None  #: of a soft method: the share of each graph's messages to keep, whatever the threshold
+    )
 
     def __init__(
         self,
@@ -134,10 +136,10 @@ class Method(ABC):
         """Scores and hard choices for every edge and site of a batch."""
 
     def chosen(self, case: Case) -> Choice:
-        """As `choose`; of a soft method with a budget, that many messages of each graph, highest scores first."""
+        """As `choose`; of a soft method with a fraction, so many messages of each graph, highest scores first."""
         choice = self.choose(case)
-        if self.soft and self.budget is not None:
-            (choice.kept,) = case.best(choice.scores, (self.budget,))
+        if self.soft and self.fraction is not None:
+            (choice.kept,) = case.best(choice.scores, (self.fraction,))
         return choice
 
     @classmethod
