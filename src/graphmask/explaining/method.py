@@ -63,9 +63,7 @@ class Method(ABC):
     costly: ClassVar[bool] = False  #: thousands of runs of the model per graph: compared only where it is named
     seeded: ClassVar[bool] = False  #: what it finds depends on the seed
     threshold: float = 0.5  #: of a soft method
-    fraction: float | None = (
-        None  #: of a soft method: the share of each graph's messages to keep, whatever the threshold
-    )
+    fraction: float | None = None  #: of a soft method: how much of each graph to keep, whatever the threshold
 
     def __init__(
         self,
