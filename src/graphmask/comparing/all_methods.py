@@ -53,8 +53,7 @@ def compare(
         loader: batches that methods learn from.
         validation: batches on which methods are calibrated and the thresholds of soft methods are chosen; by default
             those of ``loader``, and a note says so. Where ``gold`` is known of them, the threshold with the best F1;
-            else the sparsest within tolerance, of
-            thresholds and of shares of each graph's messages.
+            else the sparsest within tolerance of all thresholds and fractions of each graph.
         thresholds: batches for thresholds, where those should not be the ones of ``validation``.
         test: batches on which every figure is measured; by default those of ``loader``, and a note says so.
         methods: names or classes, or a dictionary from labels to what makes a method, for instance
