@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, GINConv, GINEConv, GraphConv, global_add_pool
 
-from graphmask import GraphMask
 from graphmask.bars import steps
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import runner
 from graphmask.experiments.bench.battery import learning
+from graphmask.explainer import GraphMask
 from graphmask.files import read_json, write_bytes
 
 #: Columns of ``x``: is the node looked at, the two numbers that are read, and what no network reads.
