@@ -14,11 +14,15 @@ from graphmask.errors import GraphMaskError
 from graphmask.experiments.bench.battery import white_boxes
 from graphmask.experiments.bench.battery.entry import Prepared
 from graphmask.experiments.bench.peers import ranks, run
-from graphmask.experiments.bench.peers.models import MODELS, OTHERS, PLAIN, WHITE, Model
+from graphmask.experiments.bench.peers.models import MODELS, OTHERS, PLAIN, WHITE, Model, first_graphs
 
 
 def line(seeds: int = 2, **figures: float | None) -> Any:
-    return {"about": {"seeds": list(range(seeds))}, "methods": {"x": figures}, "not_applicable": {}}
+    return {
+        "about": {"seeds": list(range(seeds))},
+        "methods": {"x": figures},
+        "not_applicable": {},
+    }
 
 
 def lines(**by_method: dict[str, float | None]) -> Any:
@@ -55,6 +59,29 @@ def test_the_models_are_those_that_the_page_names() -> None:
     kinds = [model.kind for model in MODELS.values()]
     assert (kinds.count(OTHERS), kinds.count(PLAIN), kinds.count(WHITE)) == (5, 12, 3)
     assert MODELS["ba2motifs_gin_2"].seed == 2
+    # A run that is stopped has measured the models of others, white boxes and one of each plain kind first.
+    assert [model.kind for model in MODELS.values()][:8] == [OTHERS] * 5 + [WHITE] * 3
+    assert [model.seed for model in MODELS.values()][8:] == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_competitors_come_before_graphmask_and_have_their_published_settings() -> None:
+    names = run.method_names()
+    assert names[-1] == "graphmask"
+    assert len(set(names)) == len(names) >= 12
+    kind, settings = run._made("gnn_explainer_published")
+    assert kind is methods.get("gnn_explainer")
+    assert settings["size"] == 0.005
+    assert run._made("gnn_explainer") == (kind, {})
+
+
+def test_as_many_graphs_as_the_protocol_says() -> None:
+    parts = [Batch.from_data_list(white_boxes.draw("count", 3, seed)) for seed in range(3)]
+    found = first_graphs(parts, 5)
+    assert [part.num_graphs for part in found] == [3, 2]
+    assert torch.equal(found[0].x, parts[0].x)
+    assert torch.equal(found[1][1].gold, parts[1][1].gold)
+    single = parts[0].to_data_list()[0]
+    assert first_graphs([single], 5) == [single]
 
 
 def small() -> Prepared:
@@ -96,6 +123,8 @@ def test_pairs_are_measured_once_and_figures_are_those_of_compare(white: list[in
     of = ranks.summary(found, 2)
     assert of["ranks"]["gradient_message"]["auc"] == 1.0
     assert "| gradient_message | 1.0 |" in ranks.markdown(of)
+    names = [*names, "occlusion"]  # which was not measured yet
+    assert run.collect(["white_count", "white_relations"], names, 2, tmp_path) == found
     run.measure(["white_count"], ["random"], 3, tmp_path, progress=False)  # another number of seeds is measured again
     assert len(white) == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch_geometric.data import Batch, Data
 
 import graphmask
 from graphmask import Comparison, GraphMaskError, methods
+from graphmask.analysis.audits import frontier
 from graphmask.comparing import metrics, running
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
@@ -171,17 +173,45 @@ def test_thresholds_are_chosen_on_validation_data_alone() -> None:
     assert "f1" not in found.columns
     assert found.figure("soft", "retained") == 0  # nothing of test scores above that
     notes = " ".join(found.notes)
-    assert "the sparsest within tolerance" in notes
+    assert "the sparsest that is within tolerance" in notes
     assert "No validation data" not in notes
     assert "No test data" not in notes
 
 
-def test_where_no_threshold_is_faithful_the_closest_is_taken() -> None:
+def test_where_no_threshold_is_faithful_a_share_of_each_graph_is_kept() -> None:
     model, (data,) = white_box("count", 4)
     data.high = 0.0  # every score is 0 or below
     method = Soft(model, divergence="mse")
     parts = running.Parts([data], None, [data], [data])
-    assert running.choose_threshold(method, parts) == 0.0
+    assert running.choose_cut(method, parts) == (None, 0.1)  # the order of the scores is right
+
+
+def test_scores_without_a_common_scale_are_cut_by_a_share_of_each_graph() -> None:
+    """Every graph's scores are those of its needed messages times a number of its own."""
+    model, (data,) = white_box("count", 12)
+
+    class Unscaled(Method):
+        name, soft = "unscaled", True
+
+        def choose(self, case: Case) -> Choice:
+            scale = 10.0 ** -(case.split.edge_graph % 4).to(case.trace.output.dtype)
+            noise = 0.5 * case.uniform(0)
+            return case.cut((case.batch.gold.t() + noise) * scale, self.threshold)
+
+    method = Unscaled(model, divergence="mse")
+    parts = running.Parts([data], None, [data], [data])
+    threshold, share = running.choose_cut(method, parts)
+    assert threshold is None
+    method.fraction = share
+    found = list(method.explain_all([data], repair=False))
+    assert sum(e.divergence for e in found) / len(found) <= method.tolerance
+    for explanation in found:
+        assert int(explanation.kept.sum()) == math.ceil(share * int(explanation.carried.sum()) - 1e-9)
+        assert explanation.scores[explanation.kept].min() >= explanation.scores[~explanation.kept].max()
+    # By thresholds alone nearly everything would have to be kept.
+    rows = frontier(method, [data], levels=running.FINE).to_dicts()
+    within = [row["retained"] for row in rows if row["divergence"] <= method.tolerance]
+    assert min(within, default=1.0) > sum(e.retained for e in found) / len(found) + 0.1
 
 
 # Methods ---------------------------------------------------------------------------------------------------

@@ -115,8 +115,10 @@ def test_greedy_search_erases_several_at_a_turn_when_the_budget_is_small(budget:
             2,
             data.num_edges,
             at_once,
+            budget,
         )
         assert torch.equal(explanation.kept, gates(expected, explanation.kept))
+        assert explanation.same_prediction
     assert min(turns) > 1
     assert len(turns) == 4
 

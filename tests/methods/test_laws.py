@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
@@ -16,6 +17,7 @@ import graphmask
 from graphmask import Explanation, GraphMaskError
 from graphmask.explaining.method import Method
 from graphmask.graphs.batches import default_forward
+from graphmask.methods import get
 from laws.cases import BY_NAME, Case, random_graph
 from laws.support import columns, run, same
 from laws.test_untouched import Diary, Stops
@@ -236,6 +238,22 @@ def test_batching_changes_no_explanation(name: str, case: Case) -> None:
     assert kept < sum(int(explanation.carried.sum()) for explanation in together)
     if name != "unamortised, free baselines":  # there a baseline may say it all
         assert kept > 0
+
+
+@pytest.mark.parametrize("name", [name for name in QUICK if get(QUICK[name][0]).soft and name not in OF_ATTENTION])
+def test_a_share_is_of_each_graph_by_itself(name: str) -> None:
+    method = fitted(name, "GCN")
+    case, some = BY_NAME["GCN"], graphs(name, BY_NAME["GCN"])
+    method.fraction = 0.3
+    try:
+        together = list(method.explain_all([case.batch(some)], repair=False))
+        alone = [method.explain(case.one(graph), repair=False) for graph in some]
+    finally:
+        method.fraction = None
+    for graph, a, b in zip(some, alone, together, strict=True):
+        assert_agree(a, b, case, graph)
+        assert int(b.kept.sum()) == math.ceil(0.3 * int(b.carried.sum()) - 1e-9)
+        assert b.scores[b.kept].min() >= b.scores[b.carried & ~b.kept].max()
 
 
 @every_row

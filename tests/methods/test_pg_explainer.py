@@ -68,6 +68,11 @@ def test_the_loss_by_hand(progress: float) -> None:
     method.generator.manual_seed(3)
     with training(method), torch.no_grad():
         assert float(method.loss(method.probe, method.subject, BATCH, progress)) == pytest.approx(loss, rel=1e-5)
+        # As published the price is summed over the edges of each graph: every output row here is a graph.
+        method.summed = True
+        method.generator.manual_seed(3)
+        loss += 0.7 * sum(soft) / len(GRAPHS) - 0.7 * sum(soft) / len(soft)
+        assert float(method.loss(method.probe, method.subject, BATCH, progress)) == pytest.approx(loss, rel=1e-5)
 
 
 def test_it_looks_at_nodes_not_at_messages() -> None:

@@ -56,10 +56,15 @@ def greedy(
     sites: int,
     edges: int,
     at_once: int = 1,
+    budget: int | None = None,
 ) -> set[tuple[int, int]]:
-    """Drop the least noticed that leaves the answer; ``at_once`` of them where they can go together."""
-    kept = set(places(sites, edges))
-    while True:
+    """Drop the least noticed that leaves the answer; ``at_once`` of them, or half as many, where they can go together.
+
+    No turn begins after ``budget`` runs.
+    """
+    kept, runs = set(places(sites, edges)), 0
+    while budget is None or runs < budget:
+        runs += len(kept)
         costs = []
         for place in sorted(kept):
             output = answer(gates_of(kept - {place}, sites, edges))
@@ -68,8 +73,14 @@ def greedy(
         if not costs:
             return kept
         order = [place for _, place in sorted(costs)]
-        several = kept - set(order[:at_once])
-        kept = several if same(answer(gates_of(several, sites, edges))) else kept - {order[0]}
+        size = min(at_once, len(order))
+        while size > 1:
+            runs += 1
+            if same(answer(gates_of(kept - set(order[:size]), sites, edges))):
+                break
+            size //= 2
+        kept -= set(order[:size])
+    return kept
 
 
 # Scores ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from graphmask.analysis.scoring import run_each, studied
 from graphmask.analysis.tables import table
-from graphmask.devices import back, double
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
@@ -46,21 +45,29 @@ def frontier(
         divergence, flips: means over graphs, as in `Explanation`.
         faithful: share of graphs within the method's tolerance.
     """
-    levels = _checked(by, levels)
-    kept, divergence, flips, faithful = (torch.zeros(len(levels), dtype=torch.double) for _ in range(4))
+    return frontiers(method, loader, {by: levels}, allow_infeasible=allow_infeasible)[by]
+
+
+def frontiers(
+    method: Method, loader: Iterable[Any], levels: Mapping[str, Sequence[float]], *, allow_infeasible: bool = False
+) -> dict[str, polars.DataFrame]:
+    """As `frontier`, by several ways to cut the same scores, each with its levels; the method explains once."""
+    asked = {by: _checked(by, some) for by, some in levels.items()}
+    sums = {by: torch.zeros(4, len(some), dtype=torch.double) for by, some in asked.items()}
     gates = graphs = 0
     with studied(method, loader, allow_infeasible) as cases:
         for case, choice in cases:
-            sizes, distances, changed = _sweep(case, choice, by, levels)
             gates, graphs = gates + int(case.trace.carried.sum()), graphs + case.split.count
-            kept += sizes.sum(1)
-            divergence += distances.sum(1)
-            flips += changed.sum(1)
-            faithful += (distances <= method.tolerance).double().sum(1)
-    figures = torch.stack([kept / max(gates, 1), divergence / graphs, flips / graphs, faithful / graphs], 1)
-    rows = [(level, *row) for level, row in zip(levels, figures.tolist(), strict=True)]
+            for by, some in asked.items():
+                sizes, distances, changed = _sweep(case, choice, by, some)
+                faithful = (distances <= method.tolerance).double()
+                sums[by] += torch.stack([part.sum(1) for part in (sizes, distances, changed, faithful)])
     columns = {"level": float, "retained": float, "divergence": float, "flips": float, "faithful": float}
-    return table(columns, rows)
+    over = torch.tensor([max(gates, 1), graphs, graphs, graphs], dtype=torch.double)
+    return {
+        by: table(columns, [(level, *row) for level, row in zip(some, (sums[by].t() / over).tolist(), strict=True)])
+        for by, some in asked.items()
+    }
 
 
 def tolerance_curve(
@@ -119,14 +126,8 @@ def _sweep(case: Case, choice: Choice, by: str, levels: Sequence[float]) -> tupl
     sizes: list[Tensor] = []
 
     def cuts() -> Iterator[Tensor]:
-        carried, owner = case.trace.carried, case.split.edge_graph
-        rank = case.gate_order(-choice.scores, carried) if by == "fraction" else None
-        total = case.gates_per_graph(carried)
-        for level in levels:
-            if rank is None:
-                gates = carried & (choice.scores > level)
-            else:
-                gates = carried & (rank < back((level * double(total) - 1e-9).ceil().long(), rank.device)[owner])
+        above = (case.trace.carried & (choice.scores > level) for level in levels)
+        for gates in case.best(choice.scores, levels) if by == "fraction" else above:
             sizes.append(case.gates_per_graph(gates))
             yield gates
 

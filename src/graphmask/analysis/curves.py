@@ -11,7 +11,7 @@ from torch import Tensor
 from graphmask.analysis.fidelity import BASELINE, DROPPED, KEPT, ZERO
 from graphmask.analysis.scoring import run_each, studied
 from graphmask.analysis.tables import table
-from graphmask.devices import back, double
+from graphmask.devices import double
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
@@ -76,9 +76,5 @@ def area_under(curve: polars.DataFrame, measure: str = "divergence") -> float:
 
 
 def _cuts(case: Case, choice: Choice, side: str, levels: Sequence[float]) -> Iterator[Tensor]:
-    carried, owner = case.trace.carried, case.split.edge_graph
-    rank = case.gate_order(-choice.scores, carried)
-    total = double(case.gates_per_graph(carried))
-    for level in levels:
-        first = rank < back((level * total - 1e-9).ceil().long(), rank.device)[owner]
-        yield carried & (first if side == KEPT else ~first)
+    for first in case.best(choice.scores, levels):
+        yield first if side == KEPT else case.trace.carried & ~first

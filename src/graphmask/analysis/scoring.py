@@ -45,7 +45,7 @@ def studied(
             case = mine.case(batch, f"batch {number}", index=None if made is None else made.index())
             if mine.sites is None and case.trace.edge_index.shape[1]:
                 mine.subject = replace(mine.subject, sites=case.subject.sites, types=case.subject.types)
-            yield case, mine.choose(case) if made is None else made.choice(case, f"batch {number}")
+            yield case, mine.chosen(case) if made is None else made.choice(case, f"batch {number}")
         if number < 0:
             raise GraphMaskError("Expected the loader to hold at least one batch, found none. Is it a spent iterator?")
         if made is not None:

@@ -297,16 +297,39 @@ def peers(
     out: Annotated[Path, typer.Option(help="Folder for trained models and for the figures pair by pair.")] = Path(
         "out/peers"
     ),
+    collect: Annotated[bool, typer.Option(help="Tables of what is in --out already; nothing is measured.")] = False,
 ) -> None:
     """All methods by all metrics on models that others trained, or that anyone would train; a killed run goes on."""
     from graphmask.experiments.bench.peers import ranks, run
     from graphmask.experiments.bench.peers.models import MODELS
+    from graphmask.files import write_bytes
 
     names = run.chosen(models.split(",") if models else None, list(MODELS), "models")
     compared = run.chosen(methods.split(",") if methods else None, run.method_names(), "methods")
-    found = ranks.summary(run.measure(names, compared, seeds, out), seeds)
+    found = ranks.summary((run.collect if collect else run.measure)(names, compared, seeds, out), seeds)
     show("mean rank over models, 1 is best", *ranks.rank_rows(found))
     write_json(json or out / "peers.json", found)
+    write_bytes(out / "peers.md", ranks.markdown(found).encode())
+
+
+@app.command("features")
+def features(
+    json: Json = None,
+    networks: Annotated[str, typer.Option(help="Networks, separated by commas.")] = "gcn,gin,graphconv",
+    kinds: Annotated[str, typer.Option(help="Values of features=, separated by commas.")] = "nodes,each,edges",
+    seeds: Annotated[int, typer.Option(help="Seeds per network and kind.")] = 10,
+    out: Annotated[Path, typer.Option(help="Folder for the figures fit by fit; a killed run goes on.")] = Path(
+        "out/features"
+    ),
+) -> None:
+    """Gates on input features of networks that provably ignore some: are these dropped, and the others kept?"""
+    from graphmask.experiments.bench import ignored
+
+    found = ignored.measure(networks.split(","), kinds.split(","), seeds, out, progress=True)
+    show("input features that networks ignore, and the others", *ignored.rows(found))
+    write_json(
+        json, {box: {kind: [one.__dict__ for one in some] for kind, some in by.items()} for box, by in found.items()}
+    )
 
 
 Figures = Annotated[Path, typer.Option(help="The file of figures.")]

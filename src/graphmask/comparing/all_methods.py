@@ -53,7 +53,7 @@ def compare(
         loader: batches that methods learn from.
         validation: batches on which methods are calibrated and the thresholds of soft methods are chosen; by default
             those of ``loader``, and a note says so. Where ``gold`` is known of them, the threshold with the best F1;
-            else the sparsest within tolerance.
+            else the sparsest within tolerance of all thresholds and fractions of each graph.
         thresholds: batches for thresholds, where those should not be the ones of ``validation``.
         test: batches on which every figure is measured; by default those of ``loader``, and a note says so.
         methods: names or classes, or a dictionary from labels to what makes a method, for instance
@@ -189,7 +189,10 @@ def _parts(
     thresholds_true = check(probe, calibrating, told, needed=False)
     notes = []
     if thresholds_true is None:
-        notes.append("Thresholds of soft methods: the sparsest within tolerance, mean over the data for thresholds.")
+        notes.append(
+            "Soft methods: of all thresholds, and all shares of each graph's messages, the sparsest that is within "
+            "tolerance, mean over the data for thresholds."
+        )
     else:
         notes.append("Thresholds of soft methods: the best F1 on the data for thresholds, of .1 to .9.")
     if calibrating is loader:

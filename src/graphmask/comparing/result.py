@@ -67,7 +67,9 @@ class Comparison(Measured):
     def add(self, run: Run, figures: Figures, curve: Any = None) -> None:
         """The figures of one run."""
         self.about["explanations"] = len(run.explanations)
-        self.rows.append({"method": run.name, "seed": run.seed, "threshold": run.threshold, **figures})
+        self.rows.append(
+            {"method": run.name, "seed": run.seed, "threshold": run.threshold, "fraction": run.fraction, **figures}
+        )
         self.runs.setdefault(run.name, []).append(run)
         if curve is not None:
             self.curves.setdefault(run.name, []).append(curve.to_dicts())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask.analysis.audits import frontier
+from graphmask.analysis.audits import frontiers
 from graphmask.analysis.ground_truth import Agreement
 from graphmask.analysis.robust_fidelity import fine_tuned
 from graphmask.analysis.scoring import studied
@@ -23,6 +23,8 @@ from graphmask.graphs import batches
 #: Thresholds that are tried: as in the paper where true edges are known, and finer where faithfulness decides.
 THRESHOLDS = tuple(number / 10 for number in range(1, 10))
 FINE = (0.0, 0.01, 0.02, 0.05, *THRESHOLDS, 0.95)
+#: Shares of each graph's messages that are tried beside thresholds; scores of some methods have no common scale.
+FRACTIONS = (0.01, 0.02, 0.05, *THRESHOLDS, 1.0)
 
 #: The name of an attribute of batches, a function of a batch (bool [E] or [E, L] over all its edges), or one tensor,
 #: or None, per explained graph.
@@ -67,6 +69,7 @@ class Run:
     fit_seconds: float  #: of CPU
     explain_seconds: float  #: of CPU, for all explanations together
     threshold: float | None = None  #: of a soft method
+    fraction: float | None = None  #: or else, of a soft method, the share of each graph's messages that is kept
     notes: list[str] = field(default_factory=list)
 
 
@@ -76,16 +79,20 @@ def run(name: str, method: Method, parts: Parts, *, epochs: int | None = None, r
     started = time.process_time()
     history = method.fit(parts.fit, parts.validation, progress=False, **options)
     fitted = time.process_time() - started
-    threshold = None
+    threshold = fraction = None
     if method.soft:
-        method.threshold = threshold = choose_threshold(method, parts)
+        threshold, fraction = choose_cut(method, parts)
+        if threshold is None:
+            method.fraction = fraction
+        else:
+            method.threshold = threshold
     started = time.process_time()
     found = explain(method, parts, repair)
     explained = time.process_time() - started
     notes = []
     if getattr(history, "feasible", True) is False:
         notes.append(f"{name}, seed {method.seed}: fitting found no state within tolerance; measured nevertheless.")
-    return Run(name, method.seed, method, parts, found, fitted, explained, threshold, notes)
+    return Run(name, method.seed, method, parts, found, fitted, explained, threshold, fraction, notes)
 
 
 def explain(method: Method, parts: Parts, repair: bool = False) -> list[Explanation]:
@@ -96,18 +103,21 @@ def explain(method: Method, parts: Parts, repair: bool = False) -> list[Explanat
     return [method.explain(graph, index=row, repair=repair, allow_infeasible=True) for row in parts.index]
 
 
-def choose_threshold(method: Method, parts: Parts) -> float:
-    """Of a soft method, on the data for thresholds alone.
+def choose_cut(method: Method, parts: Parts) -> tuple[float | None, float | None]:
+    """Of a soft method, on the data for thresholds alone: a threshold, or a share of each graph's messages.
 
-    Where true edges of these are known, the threshold with the best F1, as in the paper. Otherwise the sparsest one
-    whose mean divergence is within tolerance; if none is, the one with the lowest divergence.
+    Where true edges of these are known, the threshold with the best F1, as in the paper. Otherwise the sparsest of
+    all thresholds and shares whose mean divergence is within tolerance; if none is, the one with the lowest divergence.
     """
     if parts.thresholds_gold is not None:
         found = list(method.explain_all(parts.thresholds, repair=False, allow_infeasible=True))
-        return best_threshold(found, parts.thresholds_gold)
-    rows = frontier(method, parts.thresholds, levels=FINE, allow_infeasible=True).to_dicts()
-    within = [row["level"] for row in rows if row["divergence"] <= method.tolerance]
-    return max(within) if within else min(rows, key=lambda row: row["divergence"])["level"]
+        return best_threshold(found, parts.thresholds_gold), None
+    swept = frontiers(method, parts.thresholds, {"threshold": FINE, "fraction": FRACTIONS}, allow_infeasible=True)
+    rows = [{**row, "by": by} for by, frame in swept.items() for row in frame.to_dicts()]
+    within = [row for row in rows if row["divergence"] <= method.tolerance]
+    measure = "retained" if within else "divergence"
+    best = min(within or rows, key=lambda row: (row[measure], row["by"] == "fraction", -row["level"]))
+    return (None, best["level"]) if best["by"] == "fraction" else (best["level"], None)
 
 
 def best_threshold(explanations: Sequence[Explanation], gold: Sequence[Tensor | None]) -> float:

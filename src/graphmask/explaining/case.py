@@ -215,6 +215,14 @@ class Case:
         kept = self.trace.carried & (scores > threshold)
         return Choice(scores, kept, self.zeros() if baselines is None else baselines)
 
+    def best(self, scores: Tensor, shares: Sequence[float]) -> Iterator[Tensor]:
+        """For each share bool [L, E]: so many of every graph's messages, highest scores first, rounded up."""
+        carried, owner = self.trace.carried, self.split.edge_graph
+        rank = self.gate_order(-scores, carried)
+        total = double(self.gates_per_graph(carried))
+        for share in shares:
+            yield carried & (rank < back((share * total - 1e-9).ceil().long(), rank.device)[owner])
+
     # Outputs by graph --------------------------------------------------------------------------------------
 
     def per_graph(self, per_row: Tensor) -> Tensor:

@@ -63,6 +63,7 @@ class Method(ABC):
     costly: ClassVar[bool] = False  #: thousands of runs of the model per graph: compared only where it is named
     seeded: ClassVar[bool] = False  #: what it finds depends on the seed
     threshold: float = 0.5  #: of a soft method
+    fraction: float | None = None  #: of a soft method: how much of each graph to keep, whatever the threshold
 
     def __init__(
         self,
@@ -131,6 +132,13 @@ class Method(ABC):
     @abstractmethod
     def choose(self, case: Case) -> Choice:
         """Scores and hard choices for every edge and site of a batch."""
+
+    def chosen(self, case: Case) -> Choice:
+        """As `choose`; of a soft method with a fraction, so many messages of each graph, highest scores first."""
+        choice = self.choose(case)
+        if self.soft and self.fraction is not None:
+            (choice.kept,) = case.best(choice.scores, (self.fraction,))
+        return choice
 
     @classmethod
     def why_not(cls, model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
@@ -292,7 +300,7 @@ class Method(ABC):
     def explain_case(self, case: Case, *, repair: bool = True, counterfactual: bool = False) -> list[Explanation]:
         """Choose, verify by a masked run, repair, and divide by graph; inside `Subject.frozen`, like `case`."""
         with gradients.needed():
-            choice = self.choose(case)
+            choice = self.chosen(case)
         # What was read off every edge has served: of attention it is as large as all scores.
         case = replace(case, trace=replace(case.trace, values=choice.scores))
         with torch.no_grad():

@@ -25,7 +25,8 @@ class ErasureSearch(Method):
 
     Args:
         budget: masked runs of each graph. All subsets are tried where they are no more than that; a greedy search
-            that would need more erases several messages at a turn.
+            that would need more erases several messages at a turn, half as many where the answer would change, and
+            begins no turn once they are spent.
         progress: show a progress bar.
     """
 
@@ -82,8 +83,10 @@ class ErasureSearch(Method):
         active = large.clone()
         count = case.gates_per_graph(kept) * large
         at_once = -(-count * (count + 1) // (2 * self.budget))  # by the graph's own size, whatever batch it is in
+        spent = torch.zeros_like(count)
         task = bar.add_task("greedy", total=int(count.max()))
         while bool(active.any()):
+            spent += case.gates_per_graph(kept) * active
             candidates = kept & active[owner]
             rank = case.gate_rank(candidates)
             cost = torch.full_like(case.trace.values, torch.inf)
@@ -94,15 +97,16 @@ class ErasureSearch(Method):
                     cost = torch.where(dropped, moved[owner], cost)
             order = case.gate_order(cost, candidates)
             free = candidates & (cost < torch.inf)
-            several = kept & ~(free & (order < at_once[owner]))
-            single = kept & ~(free & (order < 1))
-            if bool((at_once > 1).any()):  # together they may matter though none does alone
-                fine = self.accepts(case, case.run(several, case.zeros()))
-                several = torch.where(fine[owner], several, single)
-            else:
-                several = single
-            active &= case.gates_per_graph(free) > 0
-            kept = several
+            size = torch.minimum(at_once, case.gates_per_graph(free))
+            unsure = size > 1
+            while bool(unsure.any()):  # together they may matter though none does alone
+                spent += unsure
+                together = kept & ~(free & (order < size[owner]))
+                unsure &= ~self.accepts(case, case.run(together, case.zeros()))
+                size = torch.where(unsure, size // 2, size)
+                unsure &= size > 1
+            active &= (case.gates_per_graph(free) > 0) & (spent < self.budget)
+            kept = kept & ~(free & (order < size[owner]))
             bar.update(task, advance=int(at_once.max()))
         return kept
 

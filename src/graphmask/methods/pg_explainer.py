@@ -30,6 +30,7 @@ class PGExplainer(Amortised):
 
     Args:
         size: the price of an open mask, mean over edges.
+        summed: the price is the sum over edges for each row of the output instead, as published.
         entropy: the price of an undecided one.
         temperature: at the start and at the end of training.
         steps, learning_rate, hidden: of training.
@@ -43,12 +44,13 @@ class PGExplainer(Amortised):
         model: nn.Module,
         *args: Any,
         size: float = 0.3,
+        summed: bool = False,
         entropy: float = 0.1,
         temperature: tuple[float, float] = (5.0, 1.0),
         **kwargs: Any,
     ) -> None:
         super().__init__(model, *args, **kwargs)
-        self.size, self.entropy, self.temperature = size, entropy, temperature
+        self.size, self.summed, self.entropy, self.temperature = size, summed, entropy, temperature
 
     def sees(self, spec: SiteSpec) -> SiteSpec:
         return spec if spec.matrix else dataclasses.replace(spec, message=0, lifted=False)
@@ -77,7 +79,8 @@ class PGExplainer(Amortised):
         gradients.check_passed(trace.output, masked, z.requires_grad)
         soft = torch.sigmoid(location)
         undecided = -soft * (soft + 1e-15).log() - (1 - soft) * (1 - soft + 1e-15).log()
-        price = (self.size * soft + self.entropy * undecided).mean() if soft.numel() else soft.sum()
+        each = len(soft) / max(len(trace.output), 1) if self.summed else 1.0
+        price = (self.size * each * soft + self.entropy * undecided).mean() if soft.numel() else soft.sum()
         return self.divergence.own_loss(trace.output, masked).mean() + price
 
     def choose(self, case: Case) -> Choice:

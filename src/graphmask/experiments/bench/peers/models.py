@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from torch_geometric.data import Batch
 
 from graphmask.experiments.bench.battery.entry import Prepared
 from graphmask.experiments.bench.battery.models import ENTRIES
@@ -31,13 +35,26 @@ class Model:
         return ENTRIES[self.entry].prepare(self.seed, out / "models" / f"{self.name}.safetensors")
 
 
+def first_graphs(data: Sequence[Any], count: int) -> list[Any]:
+    """The first so many graphs of some batches, batched as before. One large graph stays as it is."""
+    found: list[Any] = []
+    for batch in data:
+        if not isinstance(batch, Batch):
+            return list(data)
+        graphs = batch.to_data_list()[: count - sum(part.num_graphs for part in found)]
+        if graphs:
+            found.append(Batch.from_data_list(graphs))
+    return found
+
+
 def _all() -> list[Model]:
+    """In the order in which they are measured: plain models of one training seed after those of another."""
     frozen = ("ba_shapes", "tree_grid", "tree_cycles", "ba_2motifs", "mutagenicity")
     plain = ("mutagenicity_gin", "mutagenicity_gcn", "ba2motifs_gin", "ba2motifs_gcn")
     return [
         *(Model(f"frozen_{name}", 0, OTHERS) for name in frozen),
-        *(Model(name, seed, PLAIN) for name in plain for seed in TRAINING_SEEDS),
         *(Model(f"white_{name}", 0, WHITE) for name in ("count", "two_hops", "relations")),
+        *(Model(name, seed, PLAIN) for seed in TRAINING_SEEDS for name in plain),
     ]
 
 

@@ -60,6 +60,13 @@ def _ranks(models: dict[str, Any]) -> dict[str, dict[str, float]]:
     }
 
 
+def missing(summary: dict[str, Any]) -> list[str]:
+    """Methods that lack figures of some of the models: their ranks are means over the others."""
+    models, named = summary["models"], _methods(summary["models"].values())
+    lacking = {method: sum(method not in about["methods"] for about in models.values()) for method in named}
+    return [f"`{name}` has figures of {len(models) - n} of {len(models)} models." for name, n in lacking.items() if n]
+
+
 def rank_rows(summary: dict[str, Any]) -> Table:
     """Methods by the mean of their mean ranks."""
     ranks = summary["ranks"]
@@ -109,6 +116,7 @@ def markdown(summary: dict[str, Any]) -> str:
     parts = [
         f"Mean rank over models, 1 is best; {seeds} seeds of methods that have seeds.\n",
         table(*rank_rows(summary)),
+        *(f"- {line}" for line in missing(summary)),
     ]
     for column in ("auc", "f1", "retained", "within", "flips", "kappa", "ms"):
         about = COLUMNS[column]
