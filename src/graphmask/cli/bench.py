@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
+from graphmask.cli import bench_attention
 from graphmask.cli.common import Json, Seed, console, show, write_json
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.settings import KNOWN
 
 app = typer.Typer(
-    help="Measure: cost (core, small, scale, transformer), gold over seeds (gold), parts of the recipe (ablation), "
-    "memory (store, matrix), other explainers (leaderboard, peers), models that nobody tuned for (battery), pages of "
-    "large graphs (pages); or all of it for the documentation (all, record), whose tables are then written (tables).",
+    help="Measure: cost (core, small, scale, transformer), gold over seeds (gold, sequences), parts of the recipe "
+    "(ablation), memory (store, matrix), other explainers (leaderboard, peers), models that nobody "
+    "tuned for (battery), pages of large graphs (pages); or all of it for the documentation (all, record), whose tables are then written (tables).",
     no_args_is_help=True,
 )
 
@@ -112,6 +113,9 @@ def gold(
         show(f"{task}, recipe {recipe}", *rows(runs))
         console.print(summary(task, runs), highlight=False)
     write_json(json, figures)
+
+
+app.command("sequences")(bench_attention.sequences)
 
 
 @app.command("ablation")
