@@ -13,9 +13,10 @@ from graphmask.errors import GraphMaskError
 from graphmask.experiments.settings import KNOWN
 
 app = typer.Typer(
-    help="Measure: cost (core, small, scale, transformer), gold over seeds (gold, sequences), parts of the recipe "
-    "(ablation), memory (store, matrix), other explainers (leaderboard, peers), models that nobody "
-    "tuned for (battery), pages of large graphs (pages); or all of it for the documentation (all, record), whose tables are then written (tables).",
+    help="Measure: cost (core, small, scale, transformer), gold over seeds (gold, sequences), attention and chemists "
+    "(reactions), parts of the recipe (ablation), memory (store, matrix), other explainers (leaderboard, peers), "
+    "models that nobody tuned for (battery), pages of large graphs (pages); or all of it for the documentation (all, "
+    "record), whose tables are then written (tables).",
     no_args_is_help=True,
 )
 
@@ -115,7 +116,8 @@ def gold(
     write_json(json, figures)
 
 
-app.command("sequences")(bench_attention.sequences)
+for _command in (bench_attention.sequences, bench_attention.reactions):
+    app.command(_command.__name__)(_command)
 
 
 @app.command("ablation")
