@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from graphmask.experiments import relay
+from graphmask.experiments.bench import gold, sequences
 from graphmask.experiments.bench.sequences import check
 from graphmask.experiments.sequences import COLOURS, KEYS, TASKS, Questions, train
 from graphmask.explainer import GraphMask
+from graphmask.fitting.recipe import Recipe
 
 
 def ones(row: Tensor) -> list[int]:
@@ -96,3 +98,25 @@ def test_a_transformer_learns_to_recall_and_default_settings_find_what_it_attend
     shown = check(model, found[:50], test)
     assert shown["sufficient"]["flips"] <= 0.04
     assert shown["necessary"]["median_margin_change"][0] > 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_run_has_the_figures_of_every_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, count in {"FIT": 128, "VALIDATION": 64, "TEST": 32, "TRIED": 3}.items():
+        monkeypatch.setattr(sequences, name, count)
+    monkeypatch.setitem(TASKS, "relay", replace(TASKS["relay"], steps=20))
+    short = Recipe(steps=4)
+    monkeypatch.setattr(sequences, "GraphMask", lambda model, seed: GraphMask(model, seed=seed, recipe=short))
+    found = sequences.measure(["relay"], [3])
+    (run,) = found["tasks"]["relay"]
+    assert run["seed"] == 3
+    assert [line["site"] for line in run["gold"]["per_site"]] == ["blocks.0.attention", "blocks.1.attention"]
+    needed = TASKS["relay"].draw(32, -1 - (4 * 3 + 2)).needed.sum((0, 2, 3)).tolist()
+    for line, count, share in zip(run["gold"]["per_site"], needed, run["retained_per_site"], strict=True):
+        # Recall is the share of the needed messages that are kept: all of them, where everything is kept.
+        assert abs(line["recall"] / 100 * count - round(line["recall"] / 100 * count)) < 1e-6
+        assert share < 1 or line["recall"] == 100
+    assert found["summary"]["relay"]["seeds"] == 1
+    header, table = gold.rows([run])
+    assert [len(row) for row in table] == [len(header)]
+    assert len(run["gold_check"]["necessary"]["smallest_margin_change"]) == 2
