@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
+from graphmask.cli import bench_attention
 from graphmask.cli.common import Json, Seed, console, show, write_json
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.settings import KNOWN
 
 app = typer.Typer(
-    help="Measure: cost (core, small, scale, transformer), gold over seeds (gold), parts of the recipe (ablation), "
-    "memory (store, matrix), other explainers (leaderboard, peers), models that nobody tuned for (battery), pages of "
-    "large graphs (pages); or all of it for the documentation (all, record), whose tables are then written (tables).",
+    help="Measure: cost (core, small, scale, transformer), gold over seeds (gold, sequences), attention and chemists "
+    "(reactions), parts of the recipe (ablation), memory (store, matrix), other explainers (leaderboard, peers), "
+    "models that nobody tuned for (battery), pages of large graphs (pages); or all of it for the documentation (all, "
+    "record), whose tables are then written (tables).",
     no_args_is_help=True,
 )
 
@@ -112,6 +114,10 @@ def gold(
         show(f"{task}, recipe {recipe}", *rows(runs))
         console.print(summary(task, runs), highlight=False)
     write_json(json, figures)
+
+
+for _command in (bench_attention.sequences, bench_attention.reactions):
+    app.command(_command.__name__)(_command)
 
 
 @app.command("ablation")
