@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphmask.experiments.bench import ablation, core, pages, scale, small
+from graphmask.experiments.bench import ablation, core, first, pages, scale, small
 from graphmask.experiments.bench.memory import peak_bytes
+from graphmask.fitting.recipe import Recipe
 from graphmask.fitting.training import LOGITS_EVERY
 
 MEGA = 1 << 20
@@ -77,16 +78,24 @@ def test_scale_has_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row[0] for row in scale.peer_rows(found)] == ["GNNExplainer, 1e3", "PGExplainer, 1e3"]
 
 
-def test_one_small_graph_is_of_the_size_that_is_told() -> None:
+def test_one_small_graph_is_of_the_size_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = core.Subject("GIN", small.EDGES, degree=small.EDGES // small.NODES, layers=small.LAYERS)
     assert (subject.data.num_nodes, subject.data.num_edges) == (20, 60)
     assert subject.explain().kept.shape == (3, 60)
+    for name, value in {"GRAPHS": 4, "BATCH": 2, "PG_EPOCHS": 1, "PG_GRAPHS": 2, "EXPLAINED": 2}.items():
+        monkeypatch.setattr(first, name, value)
+    monkeypatch.setattr(first, "RECIPE", Recipe(steps=3))
     found = small.measure(repeats=1)
     assert (found["nodes"], found["edges"], found["layers"]) == (20, 60, 3)
     for cost in found["models"].values():
         assert cost["explain_ratio"] == pytest.approx(cost["explain_ms"] / cost["forward_ms"])
         assert cost["explain_ratio"] > 1.5  # two runs of the model, at least
         assert cost["fit_step_ratio"] > 0
+    waiting = found["first"]
+    assert [row[0] for row in first.rows(waiting)] == list(first.METHODS)
+    for method in first.METHODS:  # what comes first has an explanation in it; GNNExplainer has nothing else to do
+        assert 1000 * waiting[method]["first_seconds"] > 0.5 * waiting[method]["each_ms"] > 0
+    assert waiting["GNNExplainer"]["each_ms"] > waiting["GraphMask"]["each_ms"]  # 100 epochs against two runs
 
 
 def test_pages_grow_as_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,3 +85,16 @@ def test_a_saved_state_continues_identically(kind: Callable[[], Constraint], at:
         resumed.update(divergence)
         assert resumed.multiplier == whole.multiplier
     assert all(math.isfinite(value) for value in whole.state().values())
+
+
+def test_units_of_the_divergence_do_not_matter() -> None:
+    """Ten times the divergence at ten times the tolerance: the same multipliers, and a loss that weighs it alike."""
+    usual, other = MultiplicativeConstraint(TOLERANCE), MultiplicativeConstraint(10 * TOLERANCE)
+    penalty = torch.tensor(0.4)
+    for divergence in divergences(100):
+        usual.update(divergence)
+        other.update(10 * divergence)
+        assert other.multiplier == pytest.approx(usual.multiplier, rel=1e-9)
+        expected = (0.4 + usual.multiplier * divergence) / (1 + usual.multiplier)
+        assert float(usual.loss(penalty, torch.tensor(divergence))) == pytest.approx(expected, rel=1e-5)
+        assert float(other.loss(penalty, torch.tensor(10 * divergence))) == pytest.approx(expected, rel=1e-5)

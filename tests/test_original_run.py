@@ -15,6 +15,7 @@ from torch_geometric.nn import GATConv, GCNConv
 from graphmask import GraphMask
 from graphmask.fitting.step import take_step
 from graphmask.fitting.training import Recipe, Training
+from graphmask.gates import originals
 from graphmask.tapping.restore import freeze
 
 
@@ -99,7 +100,52 @@ def test_messages_that_are_more_than_a_node_are_not_kept():
 
 def test_other_batches_in_between():
     model, data, other = Net(), graph(), graph(1)
+    found = runs(model, training(model, data), data, data, data, other, data, other, data, other)
+    assert found == [2, 2, 1, 2, 1, 2, 1, 1]
+
+
+def test_without_room_the_last_batch_alone_is_known(monkeypatch):
+    monkeypatch.setattr(originals, "ROOM", 0)
+    model, data, other = Net(), graph(), graph(1)
     assert runs(model, training(model, data), data, data, data, other, data, data, data) == [2, 2, 1, 2, 2, 2, 1]
+
+
+def test_batches_that_are_made_anew_are_not_kept():
+    model, data = Net(), graph()
+    loop = training(model, data)
+    for _ in range(3):
+        assert runs(model, loop, data.clone()) == [2]
+    assert len(loop.passes.originals.runs) == 1
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_states_that_a_model_writes_to_are_not_kept(writes):
+    model, data = Net(), graph()
+    loop = training(model, data)
+    model.second.register_forward_hook(lambda _, given, __: None if not writes else (given[0].add_(1), None)[1])
+    with torch.no_grad():
+        found = [loop.passes.originals.trace(data, lambda m: loop.probe.gate(m.site)(m)) for _ in range(4)]
+    assert model.runs == (4 if writes else 2)
+    assert all(torch.equal(one.values, found[0].values) for one in found)
+
+
+def test_verdicts_share_the_runs_of_steps(monkeypatch):
+    """And say the same as those that run anew."""
+    found = []
+    for again in (False, True):
+        model, data = Net(), [graph(seed) for seed in range(4)]
+        loop = training(model, data[0])
+        freeze(model, training=False)
+        for batch in data * 2:
+            take_step(loop, [batch])
+        before, verdicts = model.runs, []
+        for _ in range(2):
+            if again:
+                loop.passes.forget()
+            verdicts.append(loop.judge(data[:3], data[3:], 500).verdict([0.5, 0.5]))
+        found.append(verdicts)
+        assert model.runs - before == (16 if again else 8)
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("overwrite", [True, False])

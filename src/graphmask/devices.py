@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -89,11 +89,11 @@ def set_random_states(states: list[Tensor], *devices: torch.device | None) -> No
 @contextmanager
 def forked(*devices: torch.device | None) -> Iterator[None]:
     """A context in which random numbers may be drawn and seeds set; afterwards all states are restored."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        for kind, number in _generators(devices):
-            stack.enter_context(torch.random.fork_rng(devices=[number], device_type=kind))
+    states = random_states(*devices)
+    try:
         yield
+    finally:
+        set_random_states(states, *devices)
 
 
 # float64 ---------------------------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ class GraphMask(Method):
 
     name = "graphmask"
     seeded = True
+    looks_with = "probe"
 
     def __init__(
         self,

@@ -51,7 +51,11 @@ def small(
     seed: Seed = 0,
     repeats: Annotated[int, typer.Option(help="Runs of either kind, in turns.")] = 100,
 ) -> None:
-    """One graph of 20 nodes and 60 edges, three layers: explain / forward, fit step / training step, on one thread."""
+    """One graph of 20 nodes and 60 edges, three layers: explain / forward, fit step / training step, on one thread.
+
+    And the time to the first explanation, fit included, and of each one after, beside PyG's explainers and Captum's.
+    """
+    from graphmask.experiments.bench import first
     from graphmask.experiments.bench.small import measure
 
     figures = measure(seed, repeats)
@@ -60,6 +64,8 @@ def small(
         ["model", "explain / forward", "fit step / training step", "explain, ms", "forward, ms"],
         [[name, *found.values()] for name, found in figures["models"].items()],
     )
+    header = ["method", "first explanation, s", "each one after, ms"]
+    show(f"{figures['first']['model']}, one answer per graph, CPU time", header, first.rows(figures["first"]))
     write_json(json, figures)
 
 

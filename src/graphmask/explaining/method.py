@@ -20,6 +20,7 @@ from graphmask.devices import placed
 from graphmask.divergence import Divergence, Function
 from graphmask.errors import GraphMaskError
 from graphmask.explaining import repairing
+from graphmask.explaining.asked import Asked, State
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.dividing import divide
 from graphmask.explaining.repairing import Repaired
@@ -62,6 +63,9 @@ class Method(ABC):
     soft: ClassVar[bool] = False  #: hard choices come from a threshold on the scores
     costly: ClassVar[bool] = False  #: thousands of runs of the model per graph: compared only where it is named
     seeded: ClassVar[bool] = False  #: what it finds depends on the seed
+    #: The attribute, a module, that holds all that `look` reads beside messages: questions about one graph may share a
+    #: run. Where it is not said, each has its own.
+    looks_with: ClassVar[str | None] = None
     threshold: float = 0.5  #: of a soft method
     fraction: float | None = None  #: of a soft method: how much of each graph to keep, whatever the threshold
 
@@ -89,7 +93,7 @@ class Method(ABC):
             heads=check_heads(heads),
             leaky_keys=leaky_keys,
         )
-        self.tolerance, self.seed = check_tolerance(tolerance), seed
+        self.tolerance, self.seed, self.asked = check_tolerance(tolerance), seed, Asked()
 
     @property
     def model(self) -> nn.Module:
@@ -328,7 +332,12 @@ class Method(ABC):
         batches.check(batch, where)
         subject = self.subject if forward is None else replace(self.subject, forward=forward)
         types = agreed(subject.types, batches.types_of(batch), where, subject.sites is not None)
-        trace = record(subject, batch, self.look)
+        whole = index is not None or forward is not None
+        if index is None:
+            trace = record(subject, batch, self.look)
+        else:  # others about the same graph may follow
+            read = None if self.looks_with is None else getattr(self, self.looks_with)
+            trace = self.asked.trace(State.of(subject, batch, read), lambda: record(subject, batch, self.look))
         if not bool(torch.isfinite(trace.output).all()):
             raise GraphMaskError(
                 f"Expected finite model outputs, got NaN or infinity on {where}. Check the model on this data without "
@@ -337,7 +346,6 @@ class Method(ABC):
         subject.divergence.resolve(trace.output)
         if subject.sites is None:
             subject = replace(subject, sites=trace.sites, types=types)
-        whole = index is not None or forward is not None
         case = Case(subject, self.tolerance, batch, trace, whole)
         return case if index is None else asked_about(case, rows_of(index, trace.output.shape[0]), where)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphmask.devices import double
 from graphmask.errors import GraphMaskError
+from graphmask.gates.originals import Originals
 from graphmask.gates.probe import Probe
 from graphmask.ops.kernels import LIMIT
 from graphmask.tapping.subject import Subject
@@ -120,7 +121,9 @@ class Validation:
         tolerance: float,
         team: Team = ALONE,
         examples: int = EXAMPLES,
+        originals: Originals | None = None,
     ) -> None:
+        originals = Originals(subject.at(probe.sites), probe.specs) if originals is None else originals
         self.probe, self.subject, self.divergence, self.team = probe, subject, subject.divergence, team
         self.tolerance = tolerance
         self.batches: list[tuple[Any, Trace]] = []
@@ -128,7 +131,7 @@ class Validation:
         for mine in shares(loader, team):
             seen = torch.zeros(2, dtype=torch.double)
             for batch in mine:
-                original = probe.original(subject, batch)
+                original = originals.trace(batch, lambda messages: probe.gate(messages.site)(messages))
                 self.batches.append((batch, original))
                 # Rows of one graph (tokens of a sentence) are no examples of their own; those of a single graph are.
                 graphs = getattr(batch, "num_graphs", 1)

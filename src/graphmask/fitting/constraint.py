@@ -36,12 +36,11 @@ class MultiplicativeConstraint:
     With the relative violation :math:`e = \mathrm{clip}((D - \beta) / \beta, -1, 3)` and its moving average
     :math:`\bar e`, :math:`\log \lambda \mathrel{+}= k_i e + k_p \Delta \bar e`. Unlike a rectified multiplier it
     falls as readily as it rises, and :math:`(L_0 + \lambda D') / (1 + \lambda)` keeps the step size independent of it.
-    :math:`D'` is the divergence in units in which the fit's tolerance is 0.03, so that a divergence in other units, such
-    as a squared error, leads to the same gates with a tolerance in those units.
+    :math:`D'` is the divergence in units in which the fit's tolerance is 0.03: a divergence in other units, such as a
+    squared error, leads to the same gates with a tolerance in those units.
     """
 
     usual = 0.03
-
     integral, proportional, smoothing = 0.02, 0.3, 0.9
     low, high = math.log(0.01), math.log(100.0)
 

@@ -55,8 +55,8 @@ def run(
         training.history.steps = training.step
         on_epoch(training)
     mode(False)
-    training.passes.forget()
     training.finish(again, held_out)
+    training.passes.forget()
     training.history.seconds += time.perf_counter() - started
     return training.history
 

@@ -230,6 +230,7 @@ class Training:
                 self.tolerance,
                 self.team,
                 examples,
+                self.passes.originals,
             )
             for batches in (held_out, loader)
         ]

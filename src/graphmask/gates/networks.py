@@ -184,7 +184,7 @@ class EdgeGate(Gate):
 
     def _standards(self) -> Standard:
         """Of all inputs side by side."""
-        parts = [[self.get_buffer(f"{kind}:{key}") for key in self.sizes] for kind in ("scale", "mean")]
+        parts = [[getattr(self, f"{kind}:{key}") for key in self.sizes] for kind in ("scale", "mean")]
         state = [(part.data_ptr(), part._version) for kind in parts for part in kind]
         if self._standard is None or self._standard[0] != state:
             self._standard = state, Standard.of(torch.cat(parts[0]), torch.cat(parts[1]), len(self.bias))

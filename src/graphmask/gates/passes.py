@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphmask.devices import random_states, set_random_states
-from graphmask.gates.networks import SiteSpec
+from graphmask.gates.originals import Originals
 from graphmask.gates.probe import Probe
 from graphmask.graphs import batches
 from graphmask.graphs.edges import EdgeMap
@@ -80,38 +79,8 @@ class Gated:
         return self.count() > 0
 
 
-class OriginalRun:
-    """What the original model said of a batch: one large graph comes again at every step, and need not run anew.
-
-    Only of a run that drew no random numbers, twice came to the same output, and sent messages that gates can
-    see through their nodes: no messages are kept.
-    """
-
-    def __init__(self, batch: Any, specs: Sequence[SiteSpec]) -> None:
-        self.batch, self.specs = batch, specs
-        self.content = _content(batch)
-        self.messages: list[Messages] = []
-        self.output = torch.empty(0)
-        self.pure = self.content is not None
-        self.proven = False
-
-    def see(self, messages: Messages) -> Messages:
-        self.pure &= self.specs[messages.site].lifted and messages.lifted is not None
-        if self.pure:
-            shape_alone = messages.value.new_empty(()).expand(messages.value.shape)
-            self.messages.append(replace(messages, value=shape_alone))
-        return messages
-
-    def is_of(self, batch: Any) -> bool:
-        """The same object, and nothing in it was exchanged or overwritten."""
-        return batch is self.batch and _content(batch) == self.content
-
-    def repeats(self, before: OriginalRun | None) -> bool:
-        return before is not None and before.is_of(self.batch) and torch.equal(before.output, self.output)
-
-
 class Passes:
-    """Runs both passes for every step of one fit, and knows again what came in the step before.
+    """Runs both passes for every step of one fit, and knows batches again that came before.
 
     Args:
         subject: the model; its sites are the probe's.
@@ -120,13 +89,14 @@ class Passes:
 
     def __init__(self, probe: Probe, subject: Subject, *, recompute: bool = False) -> None:
         self.probe, self.subject, self.recompute = probe, subject.at(probe.sites), recompute
+        self.originals = Originals(self.subject, probe.specs)
         self.pools = pools(subject.model)
         self.forget()
 
     def forget(self) -> None:
-        """Let go of the last batch."""
+        """Let go of all batches."""
+        self.originals.forget()
         self._last_map: tuple[Tensor, int, EdgeMap] | None = None
-        self._last_run: OriginalRun | None = None
         self._last_own: tuple[Tensor, Own] | None = None
 
     def _edge_map(self, batch: Any) -> EdgeMap:
@@ -151,7 +121,8 @@ class Passes:
 
         Returns the two outputs and the gates of every site.
         """
-        probe, edge_map = self.probe, self._edge_map(batch)
+        probe, known = self.probe, self.originals.find(batch)
+        edge_map = self._edge_map(batch) if known is None else known.edge_map
         answers: dict[tuple[int, int], tuple[Tensor, slice]] = {}
         where: dict[tuple[int, int], Tensor | None] = {}  # the user's edges that these gates are of
         gated: list[list[Gated]] = [[] for _ in probe.sites]
@@ -187,32 +158,13 @@ class Passes:
                 ]
             return gate, baselines[site]
 
-        original = self._original(batch, edge_map, capture)
+        # Both passes draw the same dropout: what differs between them is the masking alone.
+        original = self.originals.output(batch, edge_map, capture, known)
         mask = Mask(at, of_edges, lambda site: probe.logits[str(site)])
         with self.subject.tap(mask, edge_map, recompute=self.recompute):
             masked = self.subject(batch)
         gradients.check_passed(original, masked, any(z.requires_grad for z, _ in answers.values()))
         return original, masked, [Gated.join(parts) for parts in gated]
-
-    def _original(self, batch: Any, edge_map: EdgeMap, capture: Callable[[Messages], None]) -> Tensor:
-        """The output of the original model, whose messages are captured on the way; known ones are not run again."""
-        # Both passes draw the same dropout: what differs between them is the masking alone.
-        device = self.probe.scales.device
-        random_state = random_states(device)
-        known = self._last_run
-        if known is not None and known.proven and known.is_of(batch):
-            for messages in known.messages:
-                capture(messages)
-            return known.output
-        run = OriginalRun(batch, self.probe.specs)
-        with torch.no_grad(), self.subject.tap(lambda m: capture(run.see(m)), edge_map) as state:
-            run.output = self.subject(batch)
-            state.check_complete()
-        run.pure &= all(torch.equal(*states) for states in zip(random_state, random_states(device), strict=True))
-        run.proven = run.repeats(known)
-        self._last_run = run if run.pure else None
-        set_random_states(random_state, device)
-        return run.output
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
@@ -225,11 +177,3 @@ def _at_edges(z: Tensor, known: Tensor | None, edges: Tensor | None, count: int)
     whole = z.new_zeros(count + 1).index_put((known,), z)
     whole = torch.cat([whole[:-1], z.new_ones(1)])
     return whole[:-1] if edges is None else whole[edges]
-
-
-def _content(batch: Any) -> list[Any] | None:
-    """Equal lists, equal content of the same batch; None if it holds what cannot be compared at a glance."""
-    values = [value for _, value in batches.items(batch)]
-    if not all(value is None or isinstance(value, (Tensor, bool, int, float, str)) for value in values):
-        return None
-    return [(id(value), value._version) if isinstance(value, Tensor) else value for value in values]

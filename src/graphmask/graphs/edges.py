@@ -6,7 +6,7 @@ or send relation by relation. Masks must be told in terms of the edges the user 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -175,8 +175,7 @@ class EdgeMap:
         for types in inputs:
             if not isinstance(types, Tensor) or types.is_floating_point() or types.shape != (self.count,):
                 continue
-            relations = torch.unique(types)
-            for relation in [ordinal, *relations.tolist()]:
+            for relation in _first(ordinal, types):
                 positions = (types == relation).nonzero().view(-1)
                 if positions.numel() != effective.shape[1]:
                     continue
@@ -185,6 +184,12 @@ class EdgeMap:
                 if not flipped or torch.equal(chosen.flip(0), effective):
                     return Matched(positions, flipped)
         return None
+
+
+def _first(guess: int, types: Tensor) -> Iterator[int]:
+    """A guess, and then all relations that there are."""
+    yield guess
+    yield from torch.unique(types).tolist()
 
 
 def _turned(mine: Tensor, effective: Tensor) -> bool:

@@ -20,7 +20,7 @@ from graphmask.graphs.sites import Site
 from graphmask.tapping.subject import Subject
 
 #: Attributes of a method that do not change its explanations, or are compared in a way of their own.
-_ELSEWHERE = {"subject", "history", "progress"}
+_ELSEWHERE = {"subject", "history", "progress", "asked"}
 
 
 class Explainer(Protocol):
@@ -83,7 +83,7 @@ def adopt(method: Explainer, settings: dict[str, Any], description: dict[str, An
 
 def content_of(batch: Any) -> str:
     """A hash that is the same for two batches if their tensors are."""
-    return _hash([batches.edge_index_of(batch), *sorted(batches.items(batch), key=lambda item: item[0])])
+    return hash_of([batches.edge_index_of(batch), *sorted(batches.items(batch), key=lambda item: item[0])])
 
 
 def _plain(value: Any) -> Any:
@@ -93,7 +93,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, nn.Module):
         return files.fingerprint(value)
     if isinstance(value, Tensor):
-        return _hash(value)
+        return hash_of(value)
     if isinstance(value, Site):
         return _plain(value.to_json())
     if is_dataclass(value) and not isinstance(value, type):
@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
     return type(value).__name__
 
 
-def _hash(value: Any) -> str:
+def hash_of(value: Any) -> str:
     """A hash of all tensors and names inside a value."""
     digest = hashlib.blake2b(digest_size=16)
     stack = [value]

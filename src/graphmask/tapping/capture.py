@@ -26,6 +26,7 @@ from graphmask.tapping.features import FeatureTap
 from graphmask.tapping.layers import TappedLayer
 from graphmask.tapping.messages import Mask, Visit
 from graphmask.tapping.pooling import POOLS, follow
+from graphmask.tapping.restore import named_modules_of
 from graphmask.tapping.tapped import Tap
 from graphmask.tapping.taps import AdjacencyTap, MessageTap
 from graphmask.tapping.unseen import ALONG_EDGES
@@ -102,7 +103,7 @@ def tap(
     others = ExitStack()
     along_edges = False  # where there are layers whose edges are the user's, attention is left alone
     try:
-        for name, module in model.named_modules():
+        for name, module in named_modules_of(model):
             name = name or "model"
             along_edges |= isinstance(module, ALONG_EDGES)
             if isinstance(module, MessagePassing):

@@ -108,9 +108,9 @@ class TappedLayer:
                 f"Expected module {self.name!r} to send one message per edge ({edges}), "
                 f"got {value.shape[messages.edge_dim]}."
             )
-        messages.fresh = is_fresh(value, layer, kwargs)
         try:
             if self.tap.mask is not None:
+                messages.fresh = is_fresh(value, layer, kwargs)
                 return self._replaced(messages, kwargs)
             self._describe(messages, kwargs)
             self.tap.look(messages)
@@ -123,7 +123,8 @@ class TappedLayer:
         if self.call is not None and self.call[0] is edge_index:
             return self.call[1]
         effective, flow = effective_edges(edge_index), self.layer.flow
-        nodes = nodes_seen(self.layer, self.propagated[1])
+        same = effective is self.tap.edge_map.edge_index  # then nobody asks how many nodes there are
+        nodes = None if same else nodes_seen(self.layer, self.propagated[1])
         matched = self.tap.match(effective, self.inputs, self.ordinal, self.name, nodes)
         self.ordinal += 1
         site, piece = self.tap.where.locate(self.name, matched, flow == "target_to_source")

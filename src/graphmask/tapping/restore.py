@@ -46,15 +46,31 @@ def guest(model: nn.Module) -> Iterator[None]:
                 parameter.grad = grad
 
 
+def named_modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The same as ``model.named_modules()``, without its nested generators: small models notice them at every call."""
+    found: dict[int, tuple[str, nn.Module]] = {}
+    stack = [("", model)]
+    while stack:
+        name, module = here = stack.pop()
+        if id(module) in found:
+            continue
+        found[id(module)] = here
+        if module._modules:
+            prefix = f"{name}." if name else ""
+            stack += [(prefix + key, inner) for key, inner in reversed(module._modules.items()) if inner is not None]
+    return list(found.values())
+
+
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """The same as ``model.modules()``, without its nested generators: small models notice them at every call."""
+    """The same as ``model.modules()``, likewise."""
     found: dict[int, nn.Module] = {}
     stack = [model]
     while stack:
         module = stack.pop()
         if id(module) not in found:
             found[id(module)] = module
-            stack.extend(inner for inner in module._modules.values() if inner is not None)
+            if module._modules:
+                stack += [inner for inner in reversed(module._modules.values()) if inner is not None]
     return list(found.values())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,10 +52,14 @@ class Trace:
         return [site.stand_in.left_out(self.output) for site in self.sites]
 
 
-def record(subject: Subject, batch: Any, look: Look) -> Trace:
+#: What was read of a call: its site, the user's edges that it sends along (None: all, in order), and [E'] numbers.
+Column = tuple[int, Tensor | None, Tensor]
+
+
+def record(subject: Subject, batch: Any, look: Look, edge_map: EdgeMap | None = None) -> Trace:
     """Run the model; no message is kept longer than its layer needs it. Sites that are not known yet are found."""
     sites = subject.sites
-    columns: list[tuple[int, Tensor | None, Tensor]] = []
+    columns: list[Column] = []
     whole: list[Tensor] = []  # [L, E] at once, where all sites send along all edges in their order
     matrix: list[Messages] = []
     attended: list[Attended] = []
@@ -73,27 +77,13 @@ def record(subject: Subject, batch: Any, look: Look) -> Trace:
         if messages.attended is not None and not attended:
             attended.append(messages.attended)
 
-    with torch.no_grad(), subject.tap(visit, subject.edge_map(batch)) as state:
+    with torch.no_grad(), subject.tap(visit, edge_map or subject.edge_map(batch)) as state:
         output = subject(batch)
         if not state.sites:
             raise no_messages()
         if sites is not None:
             state.check_complete()
-    # One place more than edges, for the layers' own self-loops (-1).
-    if whole and not columns:
-        values = whole[0]
-    else:
-        values = torch.full((len(state.sites), state.edge_map.total + 1), -torch.inf, device=output.device)
-        if whole:
-            values[:, :-1] = whole[0]
-        for site, edges, value in columns:
-            if edges is None:
-                values[site, : state.edge_map.count] = value
-            else:
-                values[site].put_(edges, value.to(values.dtype))
-        values = values[:, :-1]
-    trace = Trace(output, tuple(state.sites) if sites is None else sites, state.edge_map, values, values > -torch.inf)
-    trace.edge_type = state.edge_map.edge_type
+    trace = traced(output, tuple(state.sites) if sites is None else sites, state.edge_map, columns, *whole)
     if matrix:
         call = matrix[0].matrix
         assert call is not None
@@ -104,6 +94,25 @@ def record(subject: Subject, batch: Any, look: Look) -> Trace:
         trace.edge_graph, trace.graphs, trace.sizes = pairs.edge_graph, pairs.shape[0], pairs.sizes
         trace.edge_type = pairs.edge_type if attended[0].relations > 1 else None
     return trace
+
+
+def traced(
+    output: Tensor, sites: tuple[Site, ...], edge_map: EdgeMap, columns: Sequence[Column], whole: Tensor | None = None
+) -> Trace:
+    """From what was read of every call; ``whole`` [L, E] where some sites have all their numbers already."""
+    if whole is not None and not columns:
+        values = whole
+    else:  # one place more than edges, for the layers' own self-loops (-1)
+        values = torch.full((len(sites), edge_map.total + 1), -torch.inf, device=output.device)
+        if whole is not None:
+            values[:, :-1] = whole
+        for site, edges, value in columns:
+            if edges is None:
+                values[site, : edge_map.count] = value
+            else:
+                values[site].put_(edges, value.to(values.dtype))
+        values = values[:, :-1]
+    return Trace(output, sites, edge_map, values, values > -torch.inf, edge_map.edge_type)
 
 
 def no_messages() -> GraphMaskError:

@@ -1,10 +1,14 @@
-"""What one small graph costs, as ratios in one process on one thread: here fixed costs count, not arithmetic."""
+"""What one small graph costs, as ratios in one process on one thread: here fixed costs count, not arithmetic.
+
+And what one waits for: the first explanation, fit included, and each one after, beside other libraries' (`first`).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from graphmask.experiments import runner
+from graphmask.experiments.bench import first
 from graphmask.experiments.bench.core import Subject, medians, step_means
 
 NODES, EDGES, LAYERS = 20, 60, 3
@@ -28,4 +32,5 @@ def cost(name: str, seed: int, repeats: int) -> dict[str, float]:
 def measure(seed: int = 0, repeats: int = 100) -> dict[str, Any]:
     with runner.one_thread():
         models = {name: cost(name, seed, repeats) for name in MODELS}
-    return {"nodes": NODES, "edges": EDGES, "layers": LAYERS, "models": models}
+        waiting = first.measure(MODELS[-1], NODES, EDGES, LAYERS, seed)
+    return {"nodes": NODES, "edges": EDGES, "layers": LAYERS, "models": models, "first": waiting}

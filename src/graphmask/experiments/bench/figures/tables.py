@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from graphmask.errors import GraphMaskError
-from graphmask.experiments.bench import core
+from graphmask.experiments.bench import core, first
 from graphmask.experiments.bench import pages as large_pages
 from graphmask.experiments.bench.battery import pages as battery_pages
 from graphmask.experiments.bench.figures import studies
@@ -74,7 +74,16 @@ def _optional(value: float | str) -> str:
 def small(figures: Figures) -> str:
     keys = ("explain_ratio", "fit_step_ratio", "explain_ms", "forward_ms")
     rows = [[model, *(f"{found[key]:.2f}" for key in keys)] for model, found in figures["models"].items()]
-    return table(["model", "explain / forward", "fit step / training step", "explain, ms", "forward, ms"], rows)
+    text = table(["model", "explain / forward", "fit step / training step", "explain, ms", "forward, ms"], rows)
+    waiting = figures.get("first")
+    if waiting is None:
+        return text
+    about = (
+        f"Until the first explanation, fit included, and each one after (CPU time; {waiting['model']} and a mean over "
+        f"nodes, GraphMask fitted to {waiting['graphs']} such graphs, its explanations verified and repaired):"
+    )
+    times = [[name, f"{start:.2f}", f"{each:.1f}"] for name, start, each in first.rows(waiting)]
+    return f"{text}\n{about}\n\n{table(['method', 'first explanation, s', 'each one after, ms'], times)}"
 
 
 def scale_costs(figures: Figures) -> str:
