@@ -197,7 +197,8 @@ class Fuzz:
         self.said = {kind: files.read(folder / kind, kind) for kind in kinds}
         stores.write(folder / "store", 12, 0, 0, 1)
         self.stored = {path: path.read_bytes() for path in sorted((folder / "store").iterdir()) if path.is_file()}
-        # What these import is not to be counted as time of an input.
+        # What these import and compile is not to be counted as time of an input.
+        made.to_html(folder / "x.html")
         analysed.draw(folder / "figures", TABLES)
         (folder / "whole.json").write_text(json.dumps(WIKIHOP))
         assert wikihop.read(folder / "whole.json").questions
@@ -368,8 +369,9 @@ def mutated_tensor(dice: random.Random, tensor: torch.Tensor) -> torch.Tensor:
 def limited() -> None:
     """From here on, an input that hangs or takes much memory is an exception."""
 
-    def late(*_: Any) -> None:
-        raise TimeoutError(f"more than {SECONDS} seconds")
+    def late(number: int, _: Any) -> None:
+        waited = number == signal.SIGALRM
+        raise TimeoutError(f"more than {10 * SECONDS} seconds" if waited else f"more than {SECONDS} CPU seconds")
 
     signal.signal(signal.SIGALRM, late)
     signal.signal(signal.SIGPROF, late)
