@@ -309,11 +309,11 @@ class GraphMask(Method):
         locations = case.trace.values
         if not bool((locations < torch.inf).all()):
             sound = all(bool(torch.isfinite(weight).all()) for weight in self.probe.parameters())
-            why = (
-                "the model's messages here are too large for them. Scale the model's inputs."
-                if sound
-                else "their weights are not finite. Fit again, or load the explainer from a file."
+            large, spoilt = (
+                "messages here are too large. Scale the inputs.",
+                "their weights are not. Fit or load again.",
             )
+            why = large if sound else spoilt
             raise GraphMaskError(f"Expected finite numbers from the gates, got NaN or infinity: {why}")
         if case.whole:  # what cannot reach the rows that are asked about is not carried
             locations = locations.masked_fill(~case.trace.carried, -torch.inf)

@@ -34,7 +34,8 @@ def history_from_json(value: dict[str, Any]) -> History:
         retained = tuple(map(number, found["retained"]))
         if not retained:
             raise ValueError("a verdict on no site")
-        return Verdict(**{key: retained if key == "retained" else number(one) for key, one in found.items()})
+        numbers: dict[str, Any] = {key: number(one) for key, one in found.items() if key != "retained"}
+        return Verdict(retained=retained, **numbers)
 
     def candidate(found: dict[str, Any]) -> Candidate:
         thresholds = tuple(map(number, found["thresholds"]))
