@@ -309,12 +309,8 @@ class GraphMask(Method):
         locations = case.trace.values
         if not bool((locations < torch.inf).all()):
             sound = all(bool(torch.isfinite(weight).all()) for weight in self.probe.parameters())
-            large, spoilt = (
-                "messages here are too large. Scale the inputs.",
-                "their weights are not. Fit or load again.",
-            )
-            why = large if sound else spoilt
-            raise GraphMaskError(f"Expected finite numbers from the gates, got NaN or infinity: {why}")
+            why = "messages here are too large; scale the inputs" if sound else "their weights are not; fit again"
+            raise GraphMaskError(f"Expected finite numbers from the gates, got NaN or infinity: {why}.")
         if case.whole:  # what cannot reach the rows that are asked about is not carried
             locations = locations.masked_fill(~case.trace.carried, -torch.inf)
         scores = hard_concrete.probability_open(locations)  # exactly 0 where nothing is carried: -inf was read
