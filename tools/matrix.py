@@ -147,7 +147,7 @@ def check(run: Run, root: Path, python: str, pytest: Sequence[str]) -> None:
 
 
 #: Of these, the oldest that pyproject.toml allows are installed beside the oldest torch.
-OLDEST = ["torch_geometric==2.6.0", "transformers==4.53.*"]
+OLDEST = ["torch_geometric==2.7.0", "transformers==4.53.*"]
 ROWS: dict[str, Callable[[Path, Sequence[str]], None]] = {
     "pinned": pinned,
     "trixie": lambda folder, pytest: debian("trixie", folder, pytest, OLDEST),
