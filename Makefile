@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test coverage sanitize docs tables lint clean kills fuzz matrix release-check
+.PHONY: demo check test coverage sanitize docs tables lint clean kills fuzz matrix extras release-check
 
 # Corpora that lie beside the checkout; the library itself looks only where GRAPHMASK_DATA says, and in the user's cache.
 ifneq ($(wildcard ../shared/data),)
@@ -62,6 +62,10 @@ fuzz: $(VENV)/installed-dev
 # The quick tests on other versions of Python and torch, as root on a Debian with mmdebstrap; see tools/matrix.py.
 matrix:
 	$(PYTHON) tools/matrix.py
+
+# The package alone, without a compiler, and with each extra alone, each in an environment of its own.
+extras:
+	$(PYTHON) tools/extras.py
 
 # What is uploaded: sdist and wheel, checked, and the wheel in an environment of its own, where it runs the demo.
 release-check: $(VENV)/installed-dev

@@ -72,6 +72,8 @@ SLOW = {
     "test_import.py",
     "test_moved.py",
     "test_notebooks.py::test_it_runs",
+    "test_numbers.py::test_ten_million_edges",
+    "test_numbers.py::test_the_number_of_threads_changes_no_fit",
     "test_repair.py",
     "test_stranger.py",
 }

@@ -323,3 +323,21 @@ def test_histories_come_back_from_json() -> None:
     for history in (History(), History([epoch, epoch], True, verdict, 20, 1.5, 0.03, ("conv",), rows)):
         written = json.loads(json.dumps(checkpoint.history_to_json(history)))
         assert checkpoint.history_from_json(written) == history
+
+
+@pytest.mark.parametrize("value", ["0.03", None, True, [0.03]])
+@pytest.mark.parametrize(
+    "place", ["tolerance", "seconds", "verdict divergence", "frontier 0 thresholds 0", "epochs 0 gates 1"]
+)
+def test_histories_with_something_else_than_numbers(place: str, value: object) -> None:
+    verdict = Verdict(0.1, 0.2, (0.3, 0.4))
+    epoch = Epoch(0, 0.25, 1.5, [0.5, 1.0], verdict, True)
+    history = History([epoch], True, verdict, 20, 1.5, 0.03, ("a", "b"), [Candidate((0.5, 0.1), verdict)])
+    written = json.loads(json.dumps(checkpoint.history_to_json(history)))
+    inner: Any = written
+    *path, last = [int(key) if key.isdigit() else key for key in place.split()]
+    for key in path:
+        inner = inner[key]
+    inner[last] = value
+    with pytest.raises(TypeError, match="expected a number, found"):
+        checkpoint.history_from_json(written)

@@ -64,7 +64,7 @@ def inside(root: Path) -> Run:
     return run
 
 
-def debian(suite: str, folder: Path, pytest: Sequence[str]) -> None:
+def debian(suite: str, folder: Path, pytest: Sequence[str], oldest: Sequence[str] = ()) -> None:
     root = folder / suite
     if not root.exists():
         subprocess.run(
@@ -85,7 +85,8 @@ def debian(suite: str, folder: Path, pytest: Sequence[str]) -> None:
     run = inside(root)
     run(["python3", "-m", "venv", "--system-site-packages", "/venv"])
     held = "import importlib.metadata as m; print('torch==' + m.version('torch'))"
-    run(["sh", "-c", f'/venv/bin/python -c "{held}" > /constraints.txt && cat /constraints.txt'])
+    run(["sh", "-c", f'/venv/bin/python -c "{held}" > /constraints.txt'])
+    run(["sh", "-c", "printf '%s\\n' \"$@\" >> /constraints.txt && cat /constraints.txt", "sh", *oldest])
     run(["/venv/bin/pip", "install", "--quiet", "--only-binary", ":all:", "-c", "/constraints.txt", *WANTED])
     check(run, root, "/venv/bin/python", pytest)
 
@@ -103,24 +104,53 @@ def pinned(folder: Path, pytest: Sequence[str]) -> None:
     check(run, root, str(root / "bin/python"), pytest)
 
 
-def check(run: Run, root: Path, python: str, pytest: Sequence[str]) -> None:
-    """Install a wheel of this checkout, and run its quick tests against it."""
-    copy = root / "checkout"
+def wheel(folder: Path) -> Path:
+    """The one wheel that all rows install, built by the Python that runs this for that version and later ones."""
+    made = sorted((folder / "dist").glob("*.whl"))
+    if not made:
+        tools = folder / "tools"
+        subprocess.run([sys.executable, "-m", "venv", str(tools)], check=True)
+        pip = [str(tools / "bin/pip"), "install", "--quiet", "-c", str(HERE / "constraints.txt")]
+        subprocess.run([*pip, "build"], check=True)
+        subprocess.run(
+            [str(tools / "bin/python"), "-m", "build", "--outdir", str(folder / "dist"), str(checkout(folder))],
+            check=True,
+        )
+        made = sorted((folder / "dist").glob("*.whl"))
+    (found,) = made
+    if "-cp311-abi3-" not in found.name:
+        raise SystemExit(f"Expected a wheel for Python 3.11 and later, made {found.name}. Run this by Python 3.11.")
+    return found
+
+
+def checkout(folder: Path) -> Path:
+    """What git has, without what was built beside it."""
+    copy = folder / "checkout"
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()
     tree = subprocess.run(["git", "archive", "HEAD"], cwd=HERE, check=True, stdout=subprocess.PIPE).stdout
     subprocess.run(["tar", "-x", "-C", str(copy)], input=tree, check=True)
+    return copy
+
+
+def check(run: Run, root: Path, python: str, pytest: Sequence[str]) -> None:
+    """Install the wheel, run the demo, and run the quick tests against it."""
+    made = wheel(root.parent)
+    copy = checkout(root)
+    shutil.copy(made, copy)
     place = "/checkout" if python.startswith("/venv") else str(copy)
-    run(["sh", "-c", f"cd {place} && {python} -m build --wheel --outdir dist . >/dev/null"])
-    run(["sh", "-c", f"cd {place} && {python} -m pip install --quiet --no-deps --force-reinstall dist/*.whl"])
+    run(["sh", "-c", f"{python} -m pip install --quiet --no-deps --force-reinstall {place}/{made.name}"])
     run(["sh", "-c", f'cd / && {python} -c "{VERSIONS}" && {python} -m graphmask --version'])
+    run(["sh", "-c", f"cd {place} && {python} -m graphmask demo --out demo"])
     asked = " ".join(pytest) or '-m "not slow"'
     run(["sh", "-c", f"cd {place} && {python} -m pytest -q -p no:cacheprovider {asked}"])
 
 
+#: Of these, the oldest that pyproject.toml allows are installed beside the oldest torch.
+OLDEST = ["torch_geometric==2.7.0", "transformers==4.53.*"]
 ROWS: dict[str, Callable[[Path, Sequence[str]], None]] = {
     "pinned": pinned,
-    "trixie": lambda folder, pytest: debian("trixie", folder, pytest),
+    "trixie": lambda folder, pytest: debian("trixie", folder, pytest, OLDEST),
     "forky": lambda folder, pytest: debian("forky", folder, pytest),
 }
 
@@ -136,7 +166,9 @@ def main() -> int:
     told = parser.parse_args(mine)
     failed = []
     with tempfile.TemporaryDirectory(prefix="graphmask-matrix-") as made:
-        folder = told.keep or Path(made)
+        folder = (told.keep or Path(made)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)  # apt fetches as a user without rights
         for name in told.rows or ROWS:
             print(f"== {name}", flush=True)
             try:

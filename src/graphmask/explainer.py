@@ -310,10 +310,9 @@ class GraphMask(Method):
         assert self.probe is not None
         locations = case.trace.values
         if not bool((locations < torch.inf).all()):
-            raise GraphMaskError(
-                "Expected finite numbers from the gates, got NaN or infinity: their weights are not finite. Fit "
-                "again, or load the explainer from a file."
-            )
+            sound = all(bool(torch.isfinite(weight).all()) for weight in self.probe.parameters())
+            why = "messages here are too large; scale the inputs" if sound else "their weights are not; fit again"
+            raise GraphMaskError(f"Expected finite numbers from the gates, got NaN or infinity: {why}.")
         if case.whole:  # what cannot reach the rows that are asked about is not carried
             locations = locations.masked_fill(~case.trace.carried, -torch.inf)
         scores = hard_concrete.probability_open(locations)  # exactly 0 where nothing is carried: -inf was read

@@ -239,6 +239,16 @@ def test_a_description_that_does_not_fit(whole: Path, tmp_path: Path) -> None:
             store.open(copy)
 
 
+@pytest.mark.parametrize("name", ["edge_index", "edge_type", "output"])
+def test_a_shard_that_does_not_say_its_types(name: str, whole: Path, tmp_path: Path) -> None:
+    path = copied(whole, tmp_path) / "shard-000001.json"
+    piece = json.loads(path.read_text())
+    del piece["dtypes"][name]
+    path.write_text(json.dumps(piece))
+    with pytest.raises(GraphMaskError, match=rf"{path.name}, found contents that do not fit.*{name}"):
+        store.open(path.parent)
+
+
 def test_a_newer_schema_is_refused(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = copied(whole, tmp_path)
     for module in (files, safety):

@@ -23,25 +23,41 @@ def history_to_json(history: History) -> dict[str, Any]:
 
 
 def history_from_json(value: dict[str, Any]) -> History:
+    """Its types are checked here, where the file can be named, and not where they are first computed with."""
+
+    def number(found: Any) -> Any:
+        if type(found) not in (int, float):
+            raise TypeError(f"expected a number, found {found!r:.40}")
+        return found
+
     def verdict(found: dict[str, Any]) -> Verdict:
-        return Verdict(**{**found, "retained": tuple(found["retained"])})
+        retained = tuple(map(number, found["retained"]))
+        if not retained:
+            raise ValueError("a verdict on no site")
+        numbers: dict[str, Any] = {key: number(one) for key, one in found.items() if key != "retained"}
+        return Verdict(retained=retained, **numbers)
 
     def candidate(found: dict[str, Any]) -> Candidate:
-        return Candidate(tuple(found["thresholds"]), verdict(found["verdict"]), found["rung"])
+        thresholds = tuple(map(number, found["thresholds"]))
+        return Candidate(thresholds, verdict(found["verdict"]), operator.index(found["rung"]))
 
-    epochs = [Epoch(**{**epoch, "verdict": verdict(epoch["verdict"])}) for epoch in value["epochs"]]
-    final = verdict(value["verdict"]) if value["verdict"] is not None else None
+    def epoch(found: dict[str, Any]) -> Epoch:
+        numbers = {key: number(found[key]) for key in ("divergence", "multiplier")}
+        gates = [number(gate) for gate in found["gates"]]
+        at = operator.index(found["epoch"])
+        return Epoch(**{**found, **numbers, "epoch": at, "gates": gates, "verdict": verdict(found["verdict"])})
+
     return History(
-        epochs,
-        value["feasible"],
-        final,
-        value["steps"],
-        value["seconds"],
-        value["tolerance"],
-        tuple(value["sites"]),
+        [epoch(found) for found in value["epochs"]],
+        bool(value["feasible"]),
+        verdict(value["verdict"]) if value["verdict"] is not None else None,
+        operator.index(value["steps"]),
+        number(value["seconds"]),
+        number(value["tolerance"]),
+        tuple(map(str, value["sites"])),
         [candidate(found) for found in value["frontier"]],
-        tuple(value.get("titles", ())),
-        tuple(value.get("unseen", ())),
+        tuple(map(str, value.get("titles", ()))),
+        tuple(map(str, value.get("unseen", ()))),
     )
 
 

@@ -37,7 +37,7 @@ class MultiplicativeConstraint:
     :math:`\bar e`, :math:`\log \lambda \mathrel{+}= k_i e + k_p \Delta \bar e`. Unlike a rectified multiplier it
     falls as readily as it rises, and :math:`(L_0 + \lambda D') / (1 + \lambda)` keeps the step size independent of it.
     :math:`D'` is the divergence in units in which the fit's tolerance is 0.03: a divergence in other units, such as a
-    squared error, leads to the same gates with a tolerance in those units.
+    squared error, leads to the same course with a tolerance in those units.
     """
 
     usual = 0.03

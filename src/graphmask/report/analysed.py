@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from graphmask.report.figures import bars, curve
+from graphmask.report.overview import understood
 
 Rows = list[dict[str, Any]]
 
@@ -21,16 +22,16 @@ def draw(folder: Path, analysed: dict[str, Any]) -> list[Path]:
         "distances": _distances,
     }
     found = []
-    for name, drawer in drawers.items():
-        table = analysed.get(name)
-        if table and table["rows"]:
-            rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-            found.append(drawer(folder / f"{name}.svg", table["title"], rows))
-    levels = analysed.get("levels")
-    if levels and "method" in levels["columns"]:
-        found += _levels(
-            folder, levels["title"], [dict(zip(levels["columns"], row, strict=True)) for row in levels["rows"]]
-        )
+    with understood():
+        for name, drawer in drawers.items():
+            table = analysed.get(name)
+            if table and table["rows"]:
+                rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+                found.append(drawer(folder / f"{name}.svg", table["title"], rows))
+        levels = analysed.get("levels")
+        if levels and "method" in levels["columns"]:
+            rows = [dict(zip(levels["columns"], row, strict=True)) for row in levels["rows"]]
+            found += _levels(folder, levels["title"], rows)
     return found
 
 

@@ -261,12 +261,12 @@ def write_report(
             f"{len(cards):,} of {totals.count:,} explanations are shown: wrong predictions, the largest divergences, "
             "where most and where least is kept, and others drawn by lot. Each card says why."
         )
-    charts = overview.charts_of(totals, analysed or {}, gold) if totals.count > 1 else []
+    charts, others = overview.of(totals, analysed, gold)
     html = render(
         _telling_first(cards),
         title=title,
         verdict=totals.verdict,
-        tables=[*sections, *overview.other_tables(totals, analysed or {})],
+        tables=[*sections, *others],
         charts=charts,
         figures=totals.figures,
         contents=True,

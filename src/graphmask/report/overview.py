@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from graphmask.errors import GraphMaskError
 from graphmask.report.charts import Bar, Chart, bars, lines
 from graphmask.report.example import as_table
 from graphmask.report.gallery import Totals
@@ -17,6 +19,27 @@ TYPES = 6
 ALL_LAYERS = "all layers"
 #: Tables that say nothing where these columns hold nothing: there are no such edges in these graphs.
 NEEDED = {"inverses": ("both", "base_rate"), "overlap": ("overlap", "overlap_any", "base_rate")}
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Inside, tables that may come from a file are drawn: what is missing, or of a wrong type, is the table's fault."""
+    try:
+        yield
+    except GraphMaskError:
+        raise
+    except (AttributeError, IndexError, KeyError, OverflowError, StopIteration, TypeError, ValueError) as error:
+        raise GraphMaskError(
+            f"Expected tables as `graphmask analyse` writes them to analysis/tables.json, found contents that do not "
+            f"fit ({error!r}). Analyse again."
+        ) from error
+
+
+def of(totals: Totals, analysed: Mapping[str, Any] | None, gold: Table | None) -> tuple[list[Chart], list[Table]]:
+    """The charts at the top of the page, and the other tables."""
+    with understood():
+        charts = charts_of(totals, analysed or {}, gold) if totals.count > 1 else []
+        return charts, other_tables(totals, analysed or {})
 
 
 def charts_of(totals: Totals, analysed: Mapping[str, Any], gold: Table | None = None) -> list[Chart]:

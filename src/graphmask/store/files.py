@@ -183,7 +183,7 @@ def _shard(folder: Path, name: Name) -> Shard:
             rows["edges"],
             runs,
             [str(content) for content in piece["batches"]],
-            {key: None if kind is None else str(kind) for key, kind in piece["dtypes"].items()},
+            _dtypes(piece["dtypes"]),
             sums,
         )
 
@@ -201,6 +201,11 @@ def _whole(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise TypeError(f"expected a number from 0 on, found {value!r:.40}")
     return value
+
+
+def _dtypes(found: dict[str, Any]) -> dict[str, str | None]:
+    named = {name: found[name] for name in ("edge_index", "edge_type", "output")}
+    return {name: None if kind is None else str(kind) for name, kind in named.items()}
 
 
 def _first_version(folder: Path, names: list[Name]) -> list[Shard]:
@@ -232,7 +237,18 @@ def _first_version(folder: Path, names: list[Name]) -> list[Shard]:
             batch = sum(len(before.batches) for before in found)
             run = Run(batch, len(shard["batches"]), footer.num_rows)
             found.append(
-                Shard(name, graphs, edges, first, footer.num_rows, rows, [run], shard["batches"], shard["dtypes"], {})
+                Shard(
+                    name,
+                    graphs,
+                    edges,
+                    first,
+                    footer.num_rows,
+                    rows,
+                    [run],
+                    shard["batches"],
+                    _dtypes(shard["dtypes"]),
+                    {},
+                )
             )
     return found
 

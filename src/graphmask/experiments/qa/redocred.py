@@ -112,7 +112,7 @@ def _load(path: Path, kind: type) -> Any:
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise GraphMaskError(f"{path}: expected a file of Re-DocRED, found none to read ({error.strerror}).") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets in brackets
         raise GraphMaskError(f"{path}: expected JSON, found otherwise: {error}. Is the file complete?") from error
     if not isinstance(found, kind):
         raise GraphMaskError(f"{path}: expected a JSON {kind.__name__}, found a {type(found).__name__}.")
