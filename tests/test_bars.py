@@ -60,7 +60,7 @@ def test_items_are_counted_as_they_are_used() -> None:
 
 
 #: A second's work.
-SHORT = {"experiments/bench/matrix.py", "experiments/bench/small.py"}
+SHORT = {"experiments/bench/matrix.py", "experiments/bench/small.py", "experiments/bench/first.py"}
 
 
 def test_every_measurement_has_a_bar() -> None:

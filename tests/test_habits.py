@@ -48,7 +48,7 @@ def test_ci_runs_the_oldest_and_newest_versions_that_are_allowed() -> None:
 def test_what_contributing_names_is_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     makefile = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"^ {4}make (\w+)", text, re.M)
+    targets = re.findall(r"^ {4}make ([\w-]+)", text, re.M)
     assert {"check", "test", "coverage", "docs"} <= set(targets)
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.M), target

@@ -80,7 +80,7 @@ def test_every_page_is_two_clicks_from_the_readme() -> None:
 SAID = {
     "gate network": r"W_2\, \mathrm{ReLU}(\mathrm{LN}(W_1 [h_u, h_v, m_{u,v}]))",
     "masking": r":math:`z m + (1 - z) b`",
-    "constraint": r":math:`(L_0 + \lambda D) / (1 + \lambda)`",
+    "constraint": r":math:`(L_0 + \lambda D') / (1 + \lambda)`",
     "final state": "The state that a fit ends with",
 }
 

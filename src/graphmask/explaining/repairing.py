@@ -113,7 +113,7 @@ def _reopen(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, Tensor]
         candidates, first = opened & ~kept, torch.zeros_like(first)  # from now on by what each does where it is open
         if not bool(going.any()):
             break
-    return _verified(case, choice, _without_each(case, choice, opened))
+    return _verified(case, choice, _one_alone(case, choice, _without_each(case, choice, opened)))
 
 
 def _bands(choice: Choice) -> Tensor:
@@ -271,6 +271,22 @@ def _without_each(case: Case, choice: Choice, opened: Tensor) -> Tensor:
         more = size > 1
         if not bool(more.any()):
             break
+    return opened
+
+
+def _one_alone(case: Case, choice: Choice, opened: Tensor) -> Tensor:
+    """Of several reopened gates one, where it is enough by itself: the others may only make up for each other."""
+    reopened = opened & ~choice.kept
+    rank, count = _ranks(case, reopened, -choice.scores)
+    done, owner = count < 2, case.split.edge_graph
+    with torch.no_grad():
+        for turn in range(min(int(count.max()), ONE_BY_ONE)):
+            if bool(done.all()):
+                break
+            tried = torch.where(done[owner], opened, choice.kept | (reopened & (rank == turn)))
+            enough = holds(case, case.run(tried, choice.baselines)) & ~done
+            opened = torch.where(enough[owner], tried, opened)
+            done = done | enough
     return opened
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphmask.bars import through
 from graphmask.errors import GraphMaskError
 from graphmask.experiments import data
 from graphmask.experiments.reactions.model import PUBLISHED, Question, Vocabulary, ask, load
@@ -113,7 +114,7 @@ def fitted(setting: Setting, out: Path) -> tuple[GraphMask, dict[str, Any]]:
     explainer = GraphMask(setting.model, ask, seed=setting.size.seed)
     started = time.process_time()
     batches = setting.batches(setting.fit)
-    history = explainer.fit(batches, epochs=setting.size.epochs, checkpoint=out / CHECKPOINT, progress=False)
+    history = explainer.fit(batches, epochs=setting.size.epochs, checkpoint=out / CHECKPOINT)
     figures = {"steps": history.steps, "feasible": bool(history.feasible), "cpu_seconds": time.process_time() - started}
     explainer.save(file)
     write_bytes(notes, json.dumps(figures).encode())
@@ -187,16 +188,16 @@ def measure(
         say(f"{len(setting.fit)} atoms to fit on, {len(setting.asked[half])} reactions to {half}")
         explainer, fit = fitted(setting, out)
         found: dict[str, Any] = {}
-        for name, method, masked in (
+        methods: list[tuple[str, Method, bool]] = [
             (RAW, AttentionWeights(setting.model, ask), True),
             (UNMASKED, AttentionWeights(setting.model, ask), False),
             ("random", RandomChoice(setting.model, ask, seed=size.seed), True),
             ("integrated_gradients", IntegratedGradients(setting.model, ask, steps=size.ig_steps), True),
             ("graphmask", explainer, True),
-        ):
+        ]
+        for name, method, masked in through(methods, f"methods on the half to {half}", enabled=True):
             file = out / f"{half}-{name.replace(', ', '-').replace(' ', '-')}.json"
             if not file.exists():
-                say(f"{name} ...")
                 write_bytes(file, json.dumps(judged(setting, half, method, masked=masked)).encode())
             found[name] = json.loads(file.read_text())
         figures = {"half": half, **asdict(size), "lost": setting.lost, "accuracy": accuracy(setting, half), "fit": fit}
