@@ -278,9 +278,10 @@ def _one_alone(case: Case, choice: Choice, opened: Tensor) -> Tensor:
     """Of several reopened gates one, where it is enough by itself: the others may only make up for each other."""
     reopened = opened & ~choice.kept
     rank, count = _ranks(case, reopened, -choice.scores)
-    done, owner = count < 2, case.split.edge_graph
+    done, owner = (count < 2) | (count > ONE_BY_ONE), case.split.edge_graph
     with torch.no_grad():
-        for turn in range(min(int(count.max()), ONE_BY_ONE)):
+        for turn in range(ONE_BY_ONE):
+            done = done | (count <= turn)
             if bool(done.all()):
                 break
             tried = torch.where(done[owner], opened, choice.kept | (reopened & (rank == turn)))
