@@ -19,6 +19,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.gates.attention import AttentionGate
 from graphmask.gates.base import INITIAL_LOCATION, Gate, SiteSpec, linear
 from graphmask.gates.bilinear import BilinearGate
+from graphmask.gates.joining import Joined
 from graphmask.ops.kernels import ALL, Columns, Rows, Standard, Top, fold, head, place
 from graphmask.ops.moments import Moments
 from graphmask.tapping.messages import Messages
@@ -196,7 +197,6 @@ class EdgeGate(Gate):
         tables = {key: table - table.mean(1, keepdim=True) for key, table in self.tables.items()}
         biases = {"all": bias}
         biases |= {key: weight[:, 0] for key, weight in weights.items() if self.sizes[key] == 1}
-        biases |= {f"piece:{number}": row for number, row in enumerate(tables.pop("piece", ()))}
         if torch.is_grad_enabled():
             return _Folded(weights, biases, tables, Top(self.norm.weight, self.norm.bias, self.out, self.out_bias))
         # relu(g x + b) o = relu(sign(g) x + b / |g|) |g| o, and LayerNorm does not see the sign.
@@ -226,7 +226,6 @@ class EdgeGate(Gate):
         """W_1 [...] as a sum: rows looked up in projected tables, and projected columns."""
         inputs = self._inputs(messages)
         left = dict.fromkeys(self.sizes)  # inputs that are not projected as nodes
-        bias = ("all", f"piece:{messages.piece}") if self.spec.pieces > 1 else ("all",)
         nodes: list[_Projected] = []
         for key, index in (("source", messages.source), ("target", messages.target)):
             if key in left:
@@ -247,16 +246,19 @@ class EdgeGate(Gate):
                 nodes.append(_Projected(x, messages.source, ("message",), tuple(same), scale))
         alone = not nodes or nodes[0].scale is not None
         if not alone:
-            nodes[0].biases = bias
+            nodes[0].biases = ("all",)
         rows = _project(nodes, folded)
         for key, table in folded.tables.items():
+            if key == "piece":
+                one = torch.full_like(messages.source, messages.piece)
+                rows.append(Rows(table, messages.number if isinstance(messages, Joined) else one))
+                continue
             name = key.removeprefix("category:")
             if name not in messages.categories:
                 raise GraphMaskError(f"Expected {name} at this site as when it was fitted, got none.")
             rows.append(Rows(table, messages.categories[name] % len(table)))
         if alone:
-            constant = _sum([folded.biases[name] for name in bias])
-            rows.append(Rows(constant[None], torch.zeros_like(messages.source)))
+            rows.append(Rows(folded.biases["all"][None], torch.zeros_like(messages.source)))
         return rows, [(inputs[key], folded.weights[key]) for key in left]
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from graphmask.devices import random_states, set_random_states
+from graphmask.gates.joining import Joining
 from graphmask.gates.networks import SiteSpec
 from graphmask.graphs import batches
 from graphmask.graphs.edges import EdgeMap
@@ -58,6 +59,11 @@ class OriginalRun:
         self.output = output
         self.pure &= all(state._version == version for state, version in self.seen)
         self.proven = self.pure and before is not None and torch.equal(before.output, output)
+        if self.proven:
+            calls, self.messages = self.messages, []
+            joining = Joining(self.specs, self.messages.append)
+            for messages in calls:
+                joining(messages)
         storages = [state.untyped_storage() for state, _ in self.seen]
         self.bytes = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
@@ -86,14 +92,18 @@ class Originals:
     def output(
         self, batch: Any, edge_map: EdgeMap, visit: Callable[[Messages], None], known: OriginalRun | None
     ) -> Tensor:
-        """The output, whose messages are visited on the way; ``known`` was found. Random states stay as they were."""
+        """The output, whose messages are visited on the way; ``known`` was found. Random states stay as they were.
+
+        Calls of a site are visited as one where they can be (`joining`).
+        """
         if known is not None and known.proven:
             for messages in known.messages:
                 visit(messages)
             return known.output
         device = self.subject.device
         run, before = OriginalRun(batch, self.specs, edge_map), random_states(device)
-        with torch.no_grad(), self.subject.tap(lambda m: visit(run.see(m)), edge_map) as state:
+        joining = Joining(self.specs, visit)
+        with torch.no_grad(), self.subject.tap(lambda m: joining(run.see(m)), edge_map) as state:
             output = self.subject(batch)
             state.check_complete()
         self._end(run, batch, known, output, before)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphmask.gates.joining import Joined
 from graphmask.gates.originals import Originals
 from graphmask.gates.probe import Probe
 from graphmask.graphs import batches
@@ -137,8 +138,10 @@ class Passes:
                 if own is not None:
                     z = torch.addcmul(own.loops, z, own.others)  # 1 for these; masked_fill takes longer
                 gated[messages.site].append(Gated(location, z, own, (z,)))
-                answers[messages.site, messages.piece] = z, rows
-                where[messages.site, messages.piece] = messages.edges
+                calls = messages.divided(z, rows) if isinstance(messages, Joined) else [(messages, z, rows)]
+                for call, part, some in calls:
+                    answers[call.site, call.piece] = part, some
+                    where[call.site, call.piece] = call.edges
 
         baselines = probe.stand_ins()
 
