@@ -47,10 +47,10 @@ class Call:
         return [name for name, value in self.arguments.items() if isinstance(value, Array)]
 
     def run(self, values: dict[str, Any]) -> None:
-        """Parts of gates are given as table, index, weight, stride and place beside the other arguments."""
+        """Parts of gates are given as table, index, weight, stride and offset beside the other arguments."""
         values = dict(values)
         if "table" in values:
-            part = tuple(values.pop(name) for name in ("table", "index", "weight", "stride", "place"))
+            part = tuple(values.pop(name) for name in ("table", "index", "weight", "stride", "offset"))
             values = {"width": values.pop("width"), "parts": (part, part), **values}
         getattr(fused._fused, self.function)(*values.values())
 
@@ -73,7 +73,7 @@ def calls(edges: int, width: int, nodes: int, first: int, step: int) -> list[Cal
             "index": indices(nodes),
             "weight": floats(edges),
             "stride": 2,
-            "place": 1,
+            "offset": 1,
         }
 
     rows = {"first": first, "step": step}
@@ -301,7 +301,7 @@ def test_a_number_that_does_not_fit_is_refused(number: int) -> None:
     wrong = {
         "width": (-8, 0, 7, 12, 16, 1032, 1 << 62),
         "stride": (-1, 0, -(1 << 63)),
-        "place": (-1, -(1 << 63)),
+        "offset": (-1, -(1 << 63)),
         "first": (-1, 1 << 31, (1 << 63) - 1),
         "step": (-1, 0, 1 << 31, (1 << 63) - 1),
         "start": (-1, 18, (1 << 63) - 1),

@@ -55,6 +55,15 @@ def test_modules_inside_a_package_that_moved_are_loaded_once() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_what_was_renamed_says_so() -> None:
+    from graphmask.tapping import restore
+
+    with pytest.warns(DeprecationWarning, match="called restored"):
+        assert restore.guest is restore.restored  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="nothing"):
+        restore.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_what_never_was_is_not_found() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("graphmask.trainings")

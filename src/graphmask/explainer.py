@@ -36,7 +36,7 @@ from graphmask.store import identity
 from graphmask.tapping import gradients
 from graphmask.tapping.features import FeatureTap, check_kind
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import guest
+from graphmask.tapping.restore import restored
 from graphmask.tapping.weights import Weights
 from graphmask.team import ALONE, Team, WorkerLost
 
@@ -160,7 +160,7 @@ class GraphMask(Method):
         accumulate: int,
         team: Team,
     ) -> History:
-        with guest(self.model):  # also for the scan: a shuffling loader draws from the user's random state
+        with restored(self.model):  # also for the scan: a shuffling loader draws from the user's random state
             loader = graphs_of(loader, self.forward)
             validation = None if validation is None else graphs_of(validation, self.forward)
             count = batches.scan(loader, "the loader")

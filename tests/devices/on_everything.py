@@ -22,7 +22,7 @@ from graphmask import GraphMask, devices, masked
 from graphmask.analysis import everything
 from graphmask.fitting import training
 from graphmask.graphs.batches import default_forward
-from graphmask.tapping.restore import guest
+from graphmask.tapping.restore import restored
 from laws.cases import BY_NAME
 from methods.common import QUICK as METHODS
 from methods.common import quick
@@ -107,7 +107,7 @@ def test_random_states_of_the_device_are_restored() -> None:
     state = MODULE.get_rng_state()
     expected = draw()
     MODULE.set_rng_state(state)
-    with guest(model):
+    with restored(model):
         torch.manual_seed(3)
         assert draw() != expected
     assert draw() == expected

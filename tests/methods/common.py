@@ -14,7 +14,7 @@ from graphmask.explaining.case import Case
 from graphmask.explaining.method import Method
 from graphmask.graphs import batches
 from graphmask.methods import METHODS, get
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.restore import freeze, restored
 from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import record
 
@@ -60,7 +60,7 @@ def case_of(model: nn.Module, batch: Any, divergence: str = "kl", tolerance: flo
 @contextmanager
 def training(method: Method) -> Iterator[None]:
     """The model as it is while a method is fitted."""
-    with guest(method.model):
+    with restored(method.model):
         freeze(method.model, training=True)
         yield
 

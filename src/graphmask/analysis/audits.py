@@ -14,7 +14,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.graphs import batches
-from graphmask.tapping.restore import guest
+from graphmask.tapping.restore import restored
 from graphmask.tapping.stand_ins import observe, see
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def baseline_swap(method: Method, loader: Iterable[Any], *, allow_infeasible: bo
         faithful: share of graphs within the method's tolerance.
     """
     method.check_ready(allow_infeasible)
-    with guest(method.model):
+    with restored(method.model):
         batches.scan(loader, "the loader")
     means = mean_messages(method, loader)
     names = ("own", "mean", "zero")

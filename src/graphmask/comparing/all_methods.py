@@ -20,7 +20,7 @@ from graphmask.explaining.method import Method
 from graphmask.graphs import batches
 from graphmask.graphs.batches import Forward
 from graphmask.graphs.wrapped_batches import graphs_of
-from graphmask.tapping.restore import guest
+from graphmask.tapping.restore import restored
 
 #: Makes a method: a class, or a function of the same arguments.
 Make = Callable[..., Method]
@@ -79,7 +79,7 @@ def compare(
     result.not_applicable |= unfit
     fitting = {name: partial(make, model, **known) for name, make in makers.items() if name not in unfit}
     with (
-        guest(model),  # around all of it: libraries that are loaded on the way draw from the user's random state
+        restored(model),  # around all of it: libraries that are loaded on the way draw from the user's random state
         steps(len(numbers) * len(fitting), enabled=progress) as step,
         warnings.catch_warnings(),
     ):

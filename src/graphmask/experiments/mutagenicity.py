@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data
 
 from graphmask.errors import GraphMaskError
-from graphmask.experiments import data as places
+from graphmask.experiments import data as corpora
 
 ATOMS = ("C", "O", "Cl", "H", "N", "F", "Br", "S", "P", "I", "Na", "K", "Li", "Ca")
 MUTAGEN = 0
@@ -30,7 +30,7 @@ def _column(folder: Path, name: str, rows: int | None = None) -> torch.Tensor:
 
 def read(folder: Path | None = None) -> list[Data]:
     """All molecules: `x` [N, 14] atoms as one-hots, `y` [1] (0 is a mutagen), `gold` bool [E]: in NO2 or NH2."""
-    folder = folder or places.find("mutagenicity")
+    folder = folder or corpora.find("mutagenicity")
     edges = _column(folder, "A") - 1
     graph = _column(folder, "graph_indicator") - 1
     atoms, labels = _column(folder, "node_labels", len(graph)), _column(folder, "graph_labels")

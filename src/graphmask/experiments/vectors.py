@@ -126,15 +126,15 @@ class _Arrays(Vectors):
         self.dimension = vectors.shape[1]
 
     def _select(self, wanted: set[str]) -> dict[str, np.ndarray]:
-        places: dict[str, int] = {}
-        for place, word in enumerate(self.words.tolist()):
+        rows_of: dict[str, int] = {}
+        for row, word in enumerate(self.words.tolist()):
             if word in wanted:
-                places.setdefault(word, place)
-        rows = self.vectors[list(places.values())]
+                rows_of.setdefault(word, row)
+        rows = self.vectors[list(rows_of.values())]
         if not np.isfinite(rows).all():
-            wrong = list(places)[int(np.isfinite(rows).all(1).argmin())]
+            wrong = list(rows_of)[int(np.isfinite(rows).all(1).argmin())]
             raise GraphMaskError(f"Expected finite numbers in {self.path}, found others for the word {wrong!r}.")
-        return dict(zip(places, rows, strict=True))
+        return dict(zip(rows_of, rows, strict=True))
 
 
 #: Word vectors shrink to a half, a list of words to a hundredth; what is small and claims more is no such file.

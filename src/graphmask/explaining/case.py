@@ -190,7 +190,7 @@ class Case:
         return values / torch.where(largest > 0, largest, 1)[self.split.edge_graph]
 
     def uniform(self, seed: int) -> Tensor:
-        """[L, E] random numbers in (0, 1) by the graph and the edge's place in it, whatever batch the graph is in."""
+        """[L, E] random numbers in (0, 1) by the graph and the edge's number in it, whatever batch the graph is in."""
         trace, split = self.trace, self.split
         edges = split.within(trace.edge_index)
         known = batches.tensor(self.batch, "edge_type")

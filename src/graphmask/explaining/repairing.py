@@ -302,9 +302,9 @@ def _fewest(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Te
 
 
 def _ranks(case: Case, gates: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
-    """[L, E] the place of each of ``gates`` among those of its graph, lowest values first, and [G] how many.
+    """[L, E] the position of each of ``gates`` among those of its graph, lowest values first, and [G] how many.
 
-    Where values are the same, the next go; at last the place in the graph.
+    Where values are the same, the next go; at last the order in the graph.
     """
     at = gates.nonzero(as_tuple=True)
     graph = case.split.edge_graph[at[1]]
@@ -312,10 +312,10 @@ def _ranks(case: Case, gates: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
     for value in reversed(values):
         level = _levels(value[at], graph) if len(values) > 1 else value[at]
         order = order[level[order].argsort(stable=True)]
-    place = torch.empty_like(graph)
-    place[order] = rank_within(graph[order], case.split.count)
+    position = torch.empty_like(graph)
+    position[order] = rank_within(graph[order], case.split.count)
     rank = torch.full(gates.shape, gates.numel(), device=gates.device)
-    rank[at] = place
+    rank[at] = position
     return rank, torch.bincount(graph, minlength=case.split.count)
 
 

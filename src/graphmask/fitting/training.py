@@ -106,7 +106,7 @@ class Training:
 
     @property
     def clock(self) -> int:
-        """The place in the schedule: steps, less those by which it was drawn out."""
+        """The step of the schedule: steps taken, less those by which it was drawn out."""
         return self.step - self.drawn_out
 
     @property

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphmask.gates.base import SiteSpec
-from graphmask.ops.kernels import ALL, place
+from graphmask.ops.kernels import ALL, memory_of
 from graphmask.tapping.messages import Messages
 
 
@@ -78,5 +78,5 @@ def _seen(call: Messages) -> object:
     if call.lifted is None or call.edge_dim != 0:
         return id(call)
     nodes, weight = call.lifted
-    states = [None if value is None else place(value) for value in (call.source_states, call.target_states)]
-    return (place(nodes), weight is None, *states, tuple(call.features), tuple(call.categories))
+    states = [None if value is None else memory_of(value) for value in (call.source_states, call.target_states)]
+    return (memory_of(nodes), weight is None, *states, tuple(call.features), tuple(call.categories))

@@ -20,7 +20,7 @@ from graphmask.gates.attention import AttentionGate
 from graphmask.gates.base import INITIAL_LOCATION, Gate, SiteSpec, linear
 from graphmask.gates.bilinear import BilinearGate
 from graphmask.gates.joining import Joined
-from graphmask.ops.kernels import ALL, Columns, Rows, Standard, Top, fold, head, place
+from graphmask.ops.kernels import ALL, Columns, Rows, Standard, Top, fold, head, memory_of
 from graphmask.ops.moments import Moments
 from graphmask.tapping.messages import Messages
 
@@ -80,7 +80,7 @@ def _project(parts: list[_Projected], folded: _Folded) -> list[Rows]:
     """Nodes that several parts share are multiplied once; their rows lie side by side in one table."""
     groups: dict[Any, list[_Projected]] = {}
     for part in parts:
-        groups.setdefault(place(part.nodes), []).append(part)
+        groups.setdefault(memory_of(part.nodes), []).append(part)
     if len(groups) > 1 and len({len(part.nodes) for part in parts}) == 1 and not torch.is_grad_enabled():
         return _project_aside(list(groups.values()), folded)
     rows = []
@@ -239,7 +239,7 @@ class EdgeGate(Gate):
             same = [] if scale is None else [key for key in left if _same(inputs[key], scale)]
             for key in same:  # the edge weight as a feature scales the same row
                 left.pop(key)
-            if "source" in self.sizes and scale is None and place(x) == place(nodes[0].nodes):
+            if "source" in self.sizes and scale is None and memory_of(x) == memory_of(nodes[0].nodes):
                 nodes[0].weights = ("source", "message")  # one row has both
             else:
                 scale = None if scale is None else scale.detach()

@@ -52,7 +52,7 @@ class EdgeMap:
         return 0 if self.edge_index is None else self.edge_index.shape[1]
 
     @property
-    def places(self) -> Tensor | None:
+    def ends(self) -> Tensor | None:
         """[2, E + M] the ends of everything that has gates."""
         if self.edge_index is None or self.more is None:
             return self.edge_index
@@ -60,7 +60,7 @@ class EdgeMap:
 
     @property
     def total(self) -> int:
-        """The number of these places."""
+        """The number of these gates."""
         return self.count + (0 if self.more is None else self.more.shape[1])
 
     def restart(self) -> None:

@@ -116,15 +116,15 @@ class Hetero(Adapter):
         sizes = torch.stack([torch.bincount(owner[name], minlength=count) for name in owner], 1)
         # Within a graph, nodes of one type come after all of the types before it.
         before = sizes.cumsum(1) - sizes
-        place = []
+        node_number = []
         for number, graph in enumerate(owner.values()):
             start = sizes[:, number].cumsum(0) - sizes[:, number]
-            place.append(torch.arange(len(graph), device=device) - start[graph] + before[graph, number])
+            node_number.append(torch.arange(len(graph), device=device) - start[graph] + before[graph, number])
         if count == 1:
             row_graph = torch.zeros(rows, dtype=torch.long, device=device)
         else:
             row_graph = _row_graph(batch, rows, count, owner, dict(zip(layout.types.edge_types, whose, strict=True)))
-        return Split(edge_graph, row_graph, sizes[:, 0], count, torch.cat(place), sizes)
+        return Split(edge_graph, row_graph, sizes[:, 0], count, torch.cat(node_number), sizes)
 
     def sizes(self, batch: HeteroData) -> Tensor:
         return torch.tensor([Layout.of(batch).counts])

@@ -137,11 +137,11 @@ class Plain(Adapter):
         count = max(int(node_graph.max()) + 1, int(getattr(batch, "num_graphs", 0) or 0))
         sizes = torch.bincount(node_graph, minlength=count)
         first_node = sizes.cumsum(0) - sizes
-        place = None
+        node_number = None
         if bool((node_graph[1:] < node_graph[:-1]).any()):  # as in what `to_homogeneous` makes of a heterogeneous batch
             order = node_graph.argsort(stable=True)
             within = torch.arange(len(order), device=device) - first_node[node_graph[order]]
-            place = torch.empty_like(order).scatter_(0, order, within)
+            node_number = torch.empty_like(order).scatter_(0, order, within)
         edge_graph = node_graph[edge_index[0]]
         candidates = self._tensor(batch, "edge_label_index")
         if rows == count:
@@ -154,7 +154,7 @@ class Plain(Adapter):
             row_graph = edge_graph
         else:
             raise unclear(rows, count)
-        return Split(edge_graph, row_graph, first_node, count, place, row_each=rows == count)
+        return Split(edge_graph, row_graph, first_node, count, node_number, row_each=rows == count)
 
     def sizes(self, batch: Any) -> None:
         return None

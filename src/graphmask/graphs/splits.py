@@ -18,7 +18,8 @@ class Split:
     row_graph: Tensor  #: [rows]
     first_node: Tensor  #: [B] subtracted from node numbers
     count: int
-    place: Tensor | None = None  #: [N] a node's number within its graph, where those of a graph do not lie together
+    #: [N] a node's number within its graph, where those of a graph do not lie together.
+    node_number: Tensor | None = None
     sizes: Tensor | None = None  #: [B, T] nodes by node type
     row_each: bool = False  #: one output row per graph, in their order
 
@@ -26,8 +27,9 @@ class Split:
         """Edges of the batch, with nodes numbered within their graphs."""
         if self.count == 1:
             return edge_index
-        found = edge_index - self.first_node[self.edge_graph] if self.place is None else self.place[edge_index]
-        return found.to(edge_index.dtype)
+        if self.node_number is None:
+            return (edge_index - self.first_node[self.edge_graph]).to(edge_index.dtype)
+        return self.node_number[edge_index].to(edge_index.dtype)
 
 
 def unsplit(edge_index: Tensor, rows: int, sizes: Tensor | None = None) -> Split:

@@ -20,7 +20,7 @@ from graphmask.explanation import Explanation
 from graphmask.graphs.batches import Forward, call
 from graphmask.hetero_explanation import HeteroExplanation as TypedExplanation
 from graphmask.tapping import compiled
-from graphmask.tapping.restore import guest
+from graphmask.tapping.restore import restored
 
 #: Divergences that fit a mode of PyG's; the first is what "auto" becomes.
 FITTING = {
@@ -177,7 +177,7 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
     def _explain(self, data: Any, index: int | Tensor | None, forward: Forward) -> Explanation:
         divergence = self.method.divergence
         if not divergence.resolved:  # a method that needs no fit; PyG knows what kind of numbers the model returns
-            with guest(self.method.model), torch.no_grad():
+            with restored(self.method.model), torch.no_grad():
                 self.method.model.eval()
                 divergence.resolve(call(forward, self.method.model, data))
             divergence.probabilities = self.model_config.return_type == ModelReturnType.probs

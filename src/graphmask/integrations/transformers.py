@@ -16,7 +16,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.graphs.sites import ABSENT
 from graphmask.tapping.attention import Attention, Inputs
 from graphmask.tapping.capture import attending, attends, check_model
-from graphmask.tapping.restore import guest
+from graphmask.tapping.restore import restored
 
 if TYPE_CHECKING:
     from graphmask.store.columns import Metadata
@@ -90,7 +90,7 @@ def tapped(model: nn.Module) -> Iterator[Tapped]:
             "Expected attention: a model of transformers, torch.nn.MultiheadAttention or a graphmask.AttentionTap, "
             f"found none in {type(model).__name__}."
         )
-    with guest(model):
+    with restored(model):
         model.eval()
         found = Tapped(model)
         handle = model.register_forward_pre_hook(lambda *_: found.restart())

@@ -1,7 +1,7 @@
 /* What is done to every message, and what goes back from it. First the inner loop of a gate network, all of it while an
  * edge's rows are in registers:
  *
- *   h        = sum over parts of weight[e] * table[index[e] * stride + place]  (+ dense[e])
+ *   h        = sum over parts of weight[e] * table[index[e] * stride + offset]  (+ dense[e])
  *   location = clamp(sum_k relu(h[k] / sqrt(mean(h^2) + eps) * gamma[k] + beta[k]) * out[k] + bias, -limit, limit)
  *
  * and its gradient; then z m + (1 - z) b and its gradient; then hard gates, which overwrite what is shut and do not
@@ -117,7 +117,7 @@ typedef struct {
     float *table;
     const int64_t *index;
     const float *weight; /* NULL: 1 */
-    int64_t stride, place;
+    int64_t stride, offset;
     uint64_t rows; /* an index is below it */
 } Part;
 
@@ -135,7 +135,7 @@ static void report(Held *held, Wrong wrong) {
     held->failed = 1;
 }
 
-/* Reads (table, index, weight or None, stride, place) of each part. */
+/* Reads (table, index, weight or None, stride, offset) of each part. */
 static void take_parts(Held *held, PyObject *parts, Py_ssize_t edges, Py_ssize_t width, int writes, Part *found,
                        int64_t *count) {
     *count = 0;
@@ -144,18 +144,18 @@ static void take_parts(Held *held, PyObject *parts, Py_ssize_t edges, Py_ssize_t
     if (given > MOST_PARTS) return refuse(held, "expected at most 16 parts");
     for (Py_ssize_t p = 0; p < given; p++) {
         PyObject *part = PyTuple_GetItem(parts, p), *table, *index, *weight;
-        Py_ssize_t stride, place;
+        Py_ssize_t stride, offset;
         if (!PyTuple_Check(part)) return refuse(held, "expected every part as a tuple");
-        if (!PyArg_ParseTuple(part, "OOOnn", &table, &index, &weight, &stride, &place)) {
+        if (!PyArg_ParseTuple(part, "OOOnn", &table, &index, &weight, &stride, &offset)) {
             held->failed = 1;
             return;
         }
-        if (stride < 1 || place < 0) return refuse(held, "expected a stride of at least 1 and a place of at least 0");
+        if (stride < 1 || offset < 0) return refuse(held, "expected a stride of at least 1 and an offset of at least 0");
         float *memory = take(held, table, "table", FLOATS | writes, ANY, width);
         const Py_ssize_t rows = shape(held, 0);
         found[p] = (Part){memory, take(held, index, "index", INDICES, edges, FLAT),
-                          take(held, weight, "weight", FLOATS | OPTIONAL, edges, FLAT), stride, place,
-                          place < rows ? (uint64_t)((rows - 1 - place) / stride + 1) : 0};
+                          take(held, weight, "weight", FLOATS | OPTIONAL, edges, FLAT), stride, offset,
+                          offset < rows ? (uint64_t)((rows - 1 - offset) / stride + 1) : 0};
     }
     *count = held->failed ? 0 : given;
 }
@@ -207,12 +207,12 @@ typedef struct {
 } Gates;
 
 static inline float *row(const Part *part, int64_t index, int64_t width) {
-    return part->table + (index * part->stride + part->place) * width;
+    return part->table + (index * part->stride + part->offset) * width;
 }
 
 /* Asks for a row early. Its index has not been checked yet, so the address is computed as a number and never read. */
 static inline void ask_for(const Part *part, int64_t edge, int64_t width) {
-    const uintptr_t number = (uintptr_t)part->index[edge] * (uintptr_t)part->stride + (uintptr_t)part->place;
+    const uintptr_t number = (uintptr_t)part->index[edge] * (uintptr_t)part->stride + (uintptr_t)part->offset;
     const uintptr_t soon = (uintptr_t)part->table + number * (uintptr_t)width * 4;
     for (uintptr_t byte = 0; byte < (uintptr_t)width * 4; byte += 64) __builtin_prefetch((const void *)(soon + byte));
 }
@@ -389,7 +389,7 @@ static PyObject *gates_backward(PyObject *self, PyObject *args) {
     return done(&held);
 }
 
-/* Messages [edges, width] to z m + (1 - z) b, perhaps in place; those that are kept as they were go to kept. */
+/* Messages [edges, width] to z m + (1 - z) b, perhaps in offset; those that are kept as they were go to kept. */
 WIDE static void blended(int64_t edges, int64_t width, const float *messages, const float *gate, const float *baseline,
                          float *to, float *kept, int64_t first, int64_t step) {
     int64_t next = kept ? first : -1;
@@ -549,7 +549,7 @@ static PyMethodDef methods[] = {{"gates", gates, METH_VARARGS, "Locations of the
                                 {"gates_backward", gates_backward, METH_VARARGS, "What goes back from them."},
                                 {"blend", blend, METH_VARARGS, "z m + (1 - z) b."},
                                 {"blend_backward", blend_backward, METH_VARARGS, "What goes back from it."},
-                                {"overwrite", overwrite, METH_VARARGS, "The baseline in place of some messages."},
+                                {"overwrite", overwrite, METH_VARARGS, "The baseline in offset of some messages."},
                                 {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_fused", NULL, 0, methods, NULL, NULL, NULL, NULL};
 

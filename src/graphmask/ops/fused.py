@@ -52,13 +52,13 @@ class Top(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """One part of a gate's input: of each edge, row ``index * stride + place`` of ``table``, scaled by ``weight``."""
+    """One part of a gate's input: of each edge, row ``index * stride + offset`` of ``table``, scaled by ``weight``."""
 
     table: Tensor
     index: Tensor
     weight: Tensor | None = None
     stride: int = 1
-    place: int = 0
+    offset: int = 0
 
     def some(self, at: slice) -> Rows:
         """Of these edges alone."""
@@ -154,7 +154,7 @@ def locations(
 
 def _parts(rows: Sequence[Rows], table: dict[int, np.ndarray]) -> tuple[Part, ...]:
     """As C takes them; ``table`` has an array for each of their tables."""
-    return tuple((table[id(part.table)], *part.of_edges, part.stride, part.place) for part in rows)
+    return tuple((table[id(part.table)], *part.of_edges, part.stride, part.offset) for part in rows)
 
 
 def _nowhere(error: IndexError) -> GraphMaskError:

@@ -113,7 +113,7 @@ class _Parts(NamedTuple):
         tables = fused.tables(rows)
         before = dict(zip(map(id, tables), accumulate(map(len, tables), initial=0), strict=False))
         index = torch.stack(
-            [(part.index.long() * part.stride).add_(before[id(part.table)] + part.place) for part in rows], 1
+            [(part.index.long() * part.stride).add_(before[id(part.table)] + part.offset) for part in rows], 1
         )
         scale = None
         if any(part.weight is not None for part in rows):
@@ -139,7 +139,7 @@ class _Parts(NamedTuple):
         return clamp(torch.mv(hidden, top.out) + top.bias)
 
 
-def place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
+def memory_of(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
     """Where in memory: of tensors that are alive, equal places hold the same."""
     version = 0 if tensor.is_inference() else tensor._version
     return tensor.data_ptr(), tensor.shape, tensor.stride(), version

@@ -70,7 +70,7 @@ def _pieces(store: Store) -> Iterator[tuple[Shard, Run, list[str], int, int]]:
 class _Merger:
     def __init__(self, store: Store, folder: Path, generation: int, most: int, done: list[Shard]) -> None:
         self.store, self.folder, self.most = store, folder, most
-        self.places = {shard.name: at for at, shard in enumerate(store.shards)}
+        self.shard_number = {shard.name: at for at, shard in enumerate(store.shards)}
         self.name = Name(generation, 0, len(done))
         self.skip = sum(len(shard.batches) for shard in done)  #: batches that an earlier call has merged
         self.first = sum(shard.count for shard in done)
@@ -87,7 +87,7 @@ class _Merger:
         if self.skip:
             self.skip -= run.batches  # shards end with runs
             return
-        at = self.places[shard.name]
+        at = self.shard_number[shard.name]
         rows = self.store.rows_of(at)
         begin, end = int(rows[start]), int(rows[stop])
         if self.tables and (shard.dtypes != self.dtypes or self.size + end - begin + stop - start > self.most):

@@ -19,7 +19,7 @@ from graphmask.store.columns import Metadata
 from graphmask.store.files import Run
 from graphmask.store.identity import Explainer
 from graphmask.store.reading import Store, read, shared_baselines
-from graphmask.tapping.restore import guest
+from graphmask.tapping.restore import restored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,7 @@ def write(
     folder = Path(out)
     settings = {**identity.settings_of(method), "repair": repair, "metadata": metadata is not None}
     # The model is borrowed for all of it: a loader may draw from the user's random state.
-    with locks.writing(folder, rank, world), guest(method.subject.model), _bar(loader, progress) as advance:
+    with locks.writing(folder, rank, world), restored(method.subject.model), _bar(loader, progress) as advance:
         writer = _Writer(method, folder, settings, shard_rows or ROWS_PER_SHARD, rank, world)
         known = writer.resume()
         if total is not None and rank:

@@ -159,10 +159,10 @@ def _unfuse(state: Tap, layer: MessagePassing) -> list[tuple[Any, str, Any]]:
         # computes another function then, in PyTorch Geometric itself: it stays as it is.)
         before.append((torch_geometric.backend, "use_segment_matmul", torch_geometric.backend.use_segment_matmul))
         torch_geometric.backend.use_segment_matmul = False
-    for place in edge_softmax.places(layer):
-        function = edge_softmax.watch(place, state.compare)
+    for binding in edge_softmax.bindings(layer):
+        function = edge_softmax.watch(binding, state.compare)
         if function is not None:
-            before.append((*place, function))
+            before.append((*binding, function))
     return before
 
 
@@ -225,7 +225,7 @@ def _hook(tapped: TappedLayer) -> list[Any]:
         layer.register_propagate_forward_pre_hook(propagate),
         layer.register_message_forward_hook(message),
     ]
-    if edge_softmax.places(layer) or (state.mask is not None and state.mask.exchange is not None):
+    if edge_softmax.bindings(layer) or (state.mask is not None and state.mask.exchange is not None):
         handles += _hook_content(tapped)
     return handles
 

@@ -23,22 +23,22 @@ Replace = Callable[[Tensor, int], Tensor]
 
 
 #: The names of a module, and the one that the softmax has among them.
-Place = tuple[dict[str, Any], str]
-_PLACES: dict[type[MessagePassing], tuple[Place, ...]] = {}
+Binding = tuple[dict[str, Any], str]
+_BINDINGS: dict[type[MessagePassing], tuple[Binding, ...]] = {}
 
 
-def places(layer: MessagePassing) -> tuple[Place, ...]:
+def bindings(layer: MessagePassing) -> tuple[Binding, ...]:
     """Where a layer's `message` and `edge_update` find the softmax."""
     kind = type(layer)
-    if kind not in _PLACES:
-        found: dict[tuple[int, str], Place] = {}
+    if kind not in _BINDINGS:
+        found: dict[tuple[int, str], Binding] = {}
         for method in (kind.message, kind.edge_update):
             names = getattr(method, "__globals__", {})
             for name, value in names.items():
                 if getattr(value, "__wrapped__", value) is softmax:
                     found[id(names), name] = names, name
-        _PLACES[kind] = tuple(found.values())
-    return _PLACES[kind]
+        _BINDINGS[kind] = tuple(found.values())
+    return _BINDINGS[kind]
 
 
 class Watched:
@@ -60,9 +60,9 @@ class Watched:
         return self.function(self.replace(src, dim), index, ptr, num_nodes, dim)
 
 
-def watch(place: Place, replace: Replace) -> Callable[..., Tensor] | None:
-    """Put a watched softmax in this place; returns what was there, None if it is watched by the same already."""
-    names, name = place
+def watch(binding: Binding, replace: Replace) -> Callable[..., Tensor] | None:
+    """Put a watched softmax there; returns what was there, None if it is watched by the same already."""
+    names, name = binding
     before: Callable[..., Tensor] = names[name]
     if isinstance(before, Watched) and before.replace == replace:
         return None

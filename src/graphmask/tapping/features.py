@@ -78,7 +78,7 @@ class FeatureTap:
             )
         return value
 
-    def places(self, batch: Any, edge_index: Tensor) -> Tensor:
+    def ends(self, batch: Any, edge_index: Tensor) -> Tensor:
         """[2, M] the ends of every gate: a node twice, or those of an edge."""
         value = self.read(batch)
         if self.kind == "edges":
@@ -88,7 +88,7 @@ class FeatureTap:
             nodes = nodes.repeat_interleave(value[0].numel() if len(value) else 0)
         return torch.stack([nodes, nodes])
 
-    def messages(self, site: int, value: Tensor, first: int, places: Tensor) -> Messages:
+    def messages(self, site: int, value: Tensor, first: int, ends: Tensor) -> Messages:
         """What gates look at; ``first`` is the number of the first gate in the arrays of the batch."""
         rows = value.reshape(len(value), -1).detach()
         found = Messages(
@@ -96,9 +96,9 @@ class FeatureTap:
             piece=0,
             value=rows.reshape(-1, 1) if self.each else rows,
             edge_dim=0,
-            source=places[0],
-            target=places[1],
-            edges=torch.arange(first, first + places.shape[1], device=places.device),
+            source=ends[0],
+            target=ends[1],
+            edges=torch.arange(first, first + ends.shape[1], device=ends.device),
         )
         if self.each:
             found.source_states, found.whole, found.num_relations = rows, rows, rows.shape[1]

@@ -271,8 +271,8 @@ class TappedLayer:
         known, kinds = self.sites[messages.site].types, edge_map.edge_type
         if not known or len(known[messages.piece]) < 2 or kinds is None or messages.edges is None:
             return
-        place = {kind: number for number, kind in enumerate(known[messages.piece])}
-        numbers = torch.tensor([place.get(kind, 0) for kind in edge_map.all_types], device=kinds.device)
+        number_of = {kind: number for number, kind in enumerate(known[messages.piece])}
+        numbers = torch.tensor([number_of.get(kind, 0) for kind in edge_map.all_types], device=kinds.device)
         messages.categories["edge_type"] = numbers[kinds[messages.edges]]
 
 

@@ -23,7 +23,7 @@ class Locator:
         self.kinds = kinds or {}  # the classes of modules, for the sites that are found
         self.discovering = sites is None
         self.sites: list[Site] = list(sites or ())
-        self.place = {
+        self.site_of = {
             (site.module, call): (number, piece)
             for number, site in enumerate(self.sites)
             for piece, call in enumerate(site.calls)
@@ -77,8 +77,8 @@ class Locator:
                     "The model's message passing must not depend on its input."
                 )
             if matched.types is not None and (module, 0) in self.carries:
-                return self.place[module, self._call_of_types(module, frozenset(matched.types))]
-            return self.place[module, call % self.period[module]]
+                return self.site_of[module, self._call_of_types(module, frozenset(matched.types))]
+            return self.site_of[module, call % self.period[module]]
         return self._discover(module, call, matched, reverse != matched.flipped)
 
     def below(self, name: str) -> int:

@@ -17,7 +17,7 @@ from graphmask.tapping import compiled
 from graphmask.tapping.capture import check_model, tap
 from graphmask.tapping.features import ExplainedFeatures, masked_input
 from graphmask.tapping.messages import Mask
-from graphmask.tapping.restore import guest
+from graphmask.tapping.restore import restored
 from graphmask.tapping.subject import Subject
 
 
@@ -105,7 +105,7 @@ def masked(model: nn.Module, explanation: Explained) -> Iterator[nn.Module]:
                 f"{type(model).__name__} without it."
             )
     mask = by_user_edges(explanation.kept, explanation.baselines)
-    with compiled.eager([given]), guest(model):
+    with compiled.eager([given]), restored(model):
         model.eval()
         features = explanation.features
         before = nullcontext() if features is None else masked_input(model, features)

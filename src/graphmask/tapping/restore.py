@@ -1,8 +1,9 @@
-"""Inside `with guest(model)` the user's model may be changed; afterwards it is as it was, also after an error."""
+"""Inside `with restored(model)` the user's model may be changed; afterwards it is as it was, also after an error."""
 
 from __future__ import annotations
 
 import random
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from graphmask.tapping import compiled
 
 
 @contextmanager
-def guest(model: nn.Module) -> Iterator[None]:
+def restored(model: nn.Module) -> Iterator[None]:
     """Restore attributes, modes, buffers, ``requires_grad``, ``grad`` and all random states on the way out.
 
     Layers write to themselves while they run (cached normalisations, ``fuse``, running statistics, notes in lists),
@@ -44,6 +45,13 @@ def guest(model: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(requires_grad)
             if parameter.grad is not grad:
                 parameter.grad = grad
+
+
+def __getattr__(name: str) -> Any:
+    if name == "guest":  # what `restored` was called before 0.1
+        warnings.warn("graphmask.tapping.restore.guest is called restored now.", DeprecationWarning, stacklevel=2)
+        return restored
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def named_modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -88,7 +88,7 @@ class Subject:
         if self.features is not None:
             self.features.read(batch)
             assert found.edge_index is not None
-            found.more = self.features.places(batch, found.edge_index)
+            found.more = self.features.ends(batch, found.edge_index)
         return found
 
     def tap(
@@ -109,7 +109,7 @@ class Subject:
     @contextmanager
     def frozen(self, *, training: bool = False) -> Iterator[None]:
         """Inside, the model is as `freeze` puts it; afterwards it is as it was, whatever happened."""
-        with restore.guest(self.model):
+        with restore.restored(self.model):
             self.freeze(training=training)
             yield
 

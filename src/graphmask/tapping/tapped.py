@@ -87,9 +87,9 @@ class Tap:
 
     def on_features(self, tap: FeatureTap, value: Tensor) -> Tensor:
         """What goes into the model in place of its input features."""
-        places = self.edge_map.more
-        assert places is not None
-        messages = tap.messages(self.where.below(tap.attribute), value, self.edge_map.count, places)
+        ends = self.edge_map.more
+        assert ends is not None
+        messages = tap.messages(self.where.below(tap.attribute), value, self.edge_map.count, ends)
         if self.mask is None:
             self.look(messages)
             return value

@@ -43,9 +43,9 @@ class Trace:
     @property
     def edge_index(self) -> Tensor:
         """[2, E], the graph as the user passed it; where input features have gates too, these follow."""
-        places = self.edge_map.places
-        assert places is not None
-        return places
+        ends = self.edge_map.ends
+        assert ends is not None
+        return ends
 
     def left_out(self) -> list[Tensor]:
         """The baselines of methods that simply leave messages out."""

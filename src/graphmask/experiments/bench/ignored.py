@@ -136,9 +136,9 @@ def graph(rng: torch.Generator) -> Data:
     nodes = 9
     x, order = _numbers(nodes, COLUMNS, rng), torch.randperm(nodes, generator=rng)
     jump = torch.randint(2, nodes, (nodes,), generator=rng)
-    places = torch.arange(nodes)
-    ahead = torch.stack([order, order[(places + 1) % nodes]])
-    edge_index = torch.cat([ahead, torch.stack([order, order[(places + jump) % nodes]])], 1)
+    positions = torch.arange(nodes)
+    ahead = torch.stack([order, order[(positions + 1) % nodes]])
+    edge_index = torch.cat([ahead, torch.stack([order, order[(positions + jump) % nodes]])], 1)
     edge_attr = _numbers(edge_index.shape[1], EDGE_COLUMNS, rng)
     x[:, FLAG] = (torch.rand(nodes, generator=rng) < 0.5).float()
     edge_attr[:, EDGE_FLAG] = (torch.rand(len(edge_attr), generator=rng) < 0.5).float()

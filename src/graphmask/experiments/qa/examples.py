@@ -18,7 +18,7 @@ from graphmask.experiments.qa.questions import SUBJECT, Question
 from graphmask.experiments.ragged import spans, starts
 from graphmask.experiments.vectors import Vectors
 
-#: The word at places of a padded query that have none; words that are unknown are 1.
+#: The word where a padded query has none; words that are unknown are 1.
 PADDING, UNKNOWN = 0, 1
 #: Graphs of hundreds of mentions are batched by few.
 ENTRIES = 1 << 21
@@ -36,7 +36,7 @@ class Words:
         words |= {word.lower() for q in questions for mention in q.mentions for word in q.words(mention)}
         listed = sorted(words)
         found = source.for_words(listed)
-        self.number = {word: place + 2 for place, word in enumerate(listed)}
+        self.number = {word: at + 2 for at, word in enumerate(listed)}
         self.table = torch.cat([torch.zeros(2, found.table.shape[1]), found.table + found.initial(0)[found.slots]])
         self.known = float(found.found.float().mean()) if len(listed) else 0.0
 
@@ -109,11 +109,11 @@ class Examples:
         if form != "matrix":
             raise GraphMaskError(f"Expected a form among {', '.join(FORMS)}, got {form!r}.")
         graphs, most = len(chosen), int(sizes.max())
-        owner, place = torch.arange(graphs).repeat_interleave(sizes), spans(torch.zeros_like(sizes), sizes)
+        owner, column = torch.arange(graphs).repeat_interleave(sizes), spans(torch.zeros_like(sizes), sizes)
         x = self.x.new_zeros(graphs, most, self.x.shape[1])
-        x[owner, place] = self.x[nodes]
+        x[owner, column] = self.x[nodes]
         entity = torch.full((graphs, most), SUBJECT)  # scores nothing, as padding must
-        entity[owner, place] = self.entity[nodes]
+        entity[owner, column] = self.entity[nodes]
         adjacency = self.x.new_zeros(graphs, len(RELATIONS), most, most)
         sender, receiver = self.edge_index[:, edges]
         whose = torch.arange(graphs).repeat_interleave(edge_sizes)

@@ -183,11 +183,11 @@ def edges(question: Question) -> tuple[Tensor, Tensor]:
     cluster; COMPLEMENT whatever none of these joins. A pair can have several of the first three, always in both
     directions; no mention is joined to itself. Edges are sorted by type, then receiver, then sender.
     """
-    places: dict[Span, int] = {}
+    spans: dict[Span, int] = {}
     texts: dict[tuple[str, ...], int] = {}
     rows = [
         (
-            places.setdefault(mention.span, len(places)),
+            spans.setdefault(mention.span, len(spans)),
             texts.setdefault(_lower(question.words(mention)), len(texts)),
             mention.entity,
             mention.span.document,
@@ -195,9 +195,9 @@ def edges(question: Question) -> tuple[Tensor, Tensor]:
         )
         for mention in question.mentions
     ]
-    place, text, entity, document, cluster = torch.tensor(rows, dtype=torch.int64).reshape(-1, 5).T
+    span, text, entity, document, cluster = torch.tensor(rows, dtype=torch.int64).reshape(-1, 5).T
     others = ~torch.eye(len(rows), dtype=torch.bool)
-    match = _pairs(text) & _pairs(entity) & ~_pairs(place)
+    match = _pairs(text) & _pairs(entity) & ~_pairs(span)
     same = _pairs(document) & others
     coref = _pairs(cluster) & (cluster >= 0) & others
     joined = torch.stack([match, same, coref, others & ~(match | same | coref)])

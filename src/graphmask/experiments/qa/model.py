@@ -102,9 +102,9 @@ class EntityGCN(nn.Module):
         """[B, candidates] from [N] mentions of the candidates ``entity`` (negative: of none) of graphs ``owner``."""
         scores = self.score(torch.cat([query, self.dropout(h)], -1)).squeeze(-1)
         named = entity >= 0
-        place = owner[named] * self.candidates + entity[named]
+        cell = owner[named] * self.candidates + entity[named]
         empty = scores.new_full((graphs * self.candidates,), NEVER)
-        return empty.scatter_reduce(0, place, scores[named], "amax").view(graphs, self.candidates)
+        return empty.scatter_reduce(0, cell, scores[named], "amax").view(graphs, self.candidates)
 
 
 class MatrixForm(EntityGCN):
@@ -132,11 +132,11 @@ class Propagation(MessagePassing):
 
     def forward(self, x: Tensor, table: Tensor, edge_index: Tensor, edge_type: Tensor, edge_weight: Tensor) -> Tensor:
         """``table`` ``[N, R, d]`` holds what a node sends along each relation; ``x`` is for the eyes of a gate."""
-        rows, place = table.flatten(0, 1), edge_index[0] * table.shape[1] + edge_type
-        return self.propagate(edge_index, x=x, rows=rows, place=place, edge_type=edge_type, edge_weight=edge_weight)
+        rows, cell = table.flatten(0, 1), edge_index[0] * table.shape[1] + edge_type
+        return self.propagate(edge_index, x=x, rows=rows, cell=cell, edge_type=edge_type, edge_weight=edge_weight)
 
-    def message(self, rows: Tensor, place: Tensor, edge_weight: Tensor) -> Tensor:
-        return edge_weight[:, None] * rows[place]
+    def message(self, rows: Tensor, cell: Tensor, edge_weight: Tensor) -> Tensor:
+        return edge_weight[:, None] * rows[cell]
 
 
 class EdgeForm(EntityGCN):

@@ -82,7 +82,7 @@ def questions(document: dict[str, Any], names: dict[str, str], lost: Counter[str
 def _nodes(entities: Sequence[list[Span]], candidates: Sequence[int], head: int) -> tuple[Mention, ...]:
     """In reading order. The mentions of an entity are one cluster of coreference."""
     found = [Mention(span, SUBJECT, head) for span in entities[head]]
-    found += [Mention(span, place, number) for place, number in enumerate(candidates) for span in entities[number]]
+    found += [Mention(span, order, number) for order, number in enumerate(candidates) for span in entities[number]]
     return tuple(sorted(found, key=lambda mention: (mention.span, mention.entity)))
 
 

@@ -29,12 +29,12 @@ def nearest(question: Question) -> list[float]:
     def at(span: Span) -> int:
         return offset[span.document] + span.start
 
-    places: dict[int, list[int]] = defaultdict(list)
+    positions: dict[int, list[int]] = defaultdict(list)
     for mention in question.mentions:
-        places[mention.entity].append(at(mention.span))
-    subject = places[SUBJECT]
+        positions[mention.entity].append(at(mention.span))
+    subject = positions[SUBJECT]
     return [
-        -min((abs(a - b) for a in places[entity] for b in subject), default=offset[-1] + 1)
+        -min((abs(a - b) for a in positions[entity] for b in subject), default=offset[-1] + 1)
         for entity in range(len(question.candidates))
     ]
 

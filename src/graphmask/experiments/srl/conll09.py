@@ -235,7 +235,7 @@ def _predicates(
     if unknown:
         return tuple(Predicate(token, ABSENT, ()) for token in marked)
     return tuple(
-        Predicate(token, pred[token], tuple((place, role) for place, role in enumerate(column) if role != ABSENT))
+        Predicate(token, pred[token], tuple((argument, role) for argument, role in enumerate(column) if role != ABSENT))
         for token, column in zip(marked, arguments, strict=True)
     )
 

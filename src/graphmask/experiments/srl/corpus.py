@@ -72,7 +72,7 @@ def describe(examples: Examples, batch: Batch, roles: Sequence[torch.Tensor]) ->
     names = v.roles.words
     found = []
     for number in batch.example.tolist():
-        sentence, predicate = examples.place(number)
+        sentence, predicate = examples.predicate_of(number)
         gold = dict(predicate.arguments)
         given = {token: names[role] for token, role in enumerate(roles[number].tolist()) if role != NO_ROLE}
         others = {token for other in sentence.predicates if other is not predicate for token, _ in other.arguments}

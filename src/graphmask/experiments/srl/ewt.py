@@ -204,7 +204,7 @@ def _document(tree: Path, skeleton: Path, skipped: list[str]) -> list[Sentence]:
     trees, skeletons = list(read_trees(tree)), list(read_skeletons(skeleton))
     sizes, others = [len(sentence) for sentence in trees], [len(sentence.tags) for sentence in skeletons]
     if len(trees) == len(skeletons):
-        pairs = [(place, place) for place in range(len(trees)) if sizes[place] == others[place]]
+        pairs = [(at, at) for at in range(len(trees)) if sizes[at] == others[at]]
     else:  # where a sentence was cut in two, those around it still have their lengths, in order
         matching = SequenceMatcher(None, sizes, others, autojunk=False).get_matching_blocks()
         pairs = [(block.a + step, block.b + step) for block in matching for step in range(block.size)]

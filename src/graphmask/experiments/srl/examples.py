@@ -130,14 +130,14 @@ class Examples:
         self.edge_sizes = 2 * torch.bincount(owner, minlength=len(sentences))
         self.edge_first = starts(self.edge_sizes)[:-1]
 
-        places = [(sentences[number], sentences[number].predicates[which]) for number, which in self.at]
+        asked = [(sentences[number], sentences[number].predicates[which]) for number, which in self.at]
         self.sentence = torch.tensor([number for number, _ in self.at])
-        self.predicate = torch.tensor([predicate.index for _, predicate in places])
-        self.frame = v.frames.encode([s.lemmas(predicted)[predicate.index] for s, predicate in places])
-        counts = torch.tensor([len(predicate.arguments) for _, predicate in places])
+        self.predicate = torch.tensor([predicate.index for _, predicate in asked])
+        self.frame = v.frames.encode([s.lemmas(predicted)[predicate.index] for s, predicate in asked])
+        counts = torch.tensor([len(predicate.arguments) for _, predicate in asked])
         self.argument_first, self.argument_sizes = starts(counts)[:-1], counts
-        self.argument_token = torch.tensor([token for _, p in places for token, _ in p.arguments], dtype=torch.long)
-        self.argument_role = v.roles.encode([role for _, p in places for _, role in p.arguments])
+        self.argument_token = torch.tensor([token for _, p in asked for token, _ in p.arguments], dtype=torch.long)
+        self.argument_role = v.roles.encode([role for _, p in asked for _, role in p.arguments])
 
     def __len__(self) -> int:
         return len(self.at)
@@ -146,7 +146,7 @@ class Examples:
         """Tokens per example."""
         return self.sizes[self.sentence].tolist()
 
-    def place(self, example: int) -> tuple[Sentence, Predicate]:
+    def predicate_of(self, example: int) -> tuple[Sentence, Predicate]:
         number, which = self.at[example]
         return self.sentences[number], self.sentences[number].predicates[which]
 

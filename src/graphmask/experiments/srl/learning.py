@@ -30,7 +30,7 @@ class Loader:
         numbers = list(range(len(examples)) if only is None else only)
         lengths = examples.lengths()
         chosen = buckets.batches([lengths[number] for number in numbers], tokens=tokens, seed=seed)
-        self.batches = [[numbers[place] for place in batch] for batch in chosen]
+        self.batches = [[numbers[at] for at in batch] for batch in chosen]
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -103,8 +103,8 @@ def labelled(predictions: Sequence[Tensor], examples: Examples) -> list[Sentence
     """The sentences with the predicted arguments in place of their own, for a file or the scorer."""
     words = examples.vocabularies.roles.words
     found: dict[tuple[int, int], tuple[tuple[int, str], ...]] = {}
-    for place, roles in zip(examples.at, predictions, strict=True):
-        found[place] = tuple((token, words[role]) for token, role in enumerate(roles.tolist()) if role != NO_ROLE)
+    for example, roles in zip(examples.at, predictions, strict=True):
+        found[example] = tuple((token, words[role]) for token, role in enumerate(roles.tolist()) if role != NO_ROLE)
     return [
         replace(
             sentence,

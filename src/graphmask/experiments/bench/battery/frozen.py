@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, global_max_pool, global_mean_pool
 
-from graphmask.experiments import data as places
+from graphmask.experiments import data as corpora
 from graphmask.experiments import motifs, mutagenicity
 from graphmask.experiments.bench.battery import learning
 from graphmask.experiments.bench.battery.entry import Prepared
@@ -73,7 +73,7 @@ class FrozenMolecules(FrozenGraphs):
 
 def read(name: str) -> dict[str, Any]:
     """The arrays of a published model."""
-    with np.load(places.find(f"frozen-models/{name}.npz"), allow_pickle=False) as file:
+    with np.load(corpora.find(f"frozen-models/{name}.npz"), allow_pickle=False) as file:
         return {key: torch.from_numpy(np.asarray(file[key])) for key in file.files}
 
 

@@ -117,8 +117,8 @@ def draw(found: dict[str, Any], path: Path) -> Path:
     figure, axes = pyplot.subplots(figsize=(9, 4.5), layout="constrained")
     for number, (method, name) in enumerate(NAMES.items()):
         spots = [
-            (place, about["methods"][method]["auc"])
-            for place, about in enumerate(found.values())
+            (column, about["methods"][method]["auc"])
+            for column, about in enumerate(found.values())
             if about["methods"].get(method, {}).get("auc") is not None
         ]
         if spots:

@@ -1,4 +1,4 @@
-"""Whatever happens inside `with guest(model)`, the model leaves as it came."""
+"""Whatever happens inside `with restored(model)`, the model leaves as it came."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphmask.tapping.restore import freeze, guest
+from graphmask.tapping.restore import freeze, restored
 
 
 class Writer(nn.Module):
@@ -32,7 +32,7 @@ class Writer(nn.Module):
 def test_attributes() -> None:
     model = Writer()
     linear, notes, memory = model.linear, model.notes, model.memory
-    with guest(model):
+    with restored(model):
         model.linear = nn.Linear(2, 3)
         model.extra = nn.Linear(1, 1)
         model.notes.append(3)
@@ -71,7 +71,7 @@ def test_the_order_of_a_set_and_of_a_dictionary(change: str) -> None:
     module.types.add(15)  # both want one slot, so filled anew from [15, 7] the set would come out as [7, 15]
     module.names = {"first": 1, "second": 2}
     assert list(module.types) == [15, 7]
-    with guest(module):
+    with restored(module):
         if change == "one more":
             module.types.add(3)
             module.names["third"] = 3
@@ -87,7 +87,7 @@ def test_statistics_gradients_and_modes() -> None:
     model.norm.eval()
     model.linear.weight.requires_grad_(False)
     model.linear.bias.grad = gradient = torch.ones(2)
-    with guest(model):
+    with restored(model):
         freeze(model, training=True)
         assert model.dropout.training
         assert not model.norm.training
@@ -112,7 +112,7 @@ def test_random_states() -> None:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
 
     def interrupted() -> None:
-        with guest(model):
+        with restored(model):
             random.random(), np.random.rand(), torch.rand(3)  # noqa: NPY002
             raise KeyboardInterrupt
 
@@ -124,7 +124,7 @@ def test_random_states() -> None:
 def test_what_the_guest_learns_on_purpose_is_not_undone() -> None:
     """Parameters' values are the owner's to change inside, too: nothing here touches them."""
     model = Writer()
-    with guest(model), torch.no_grad():
+    with restored(model), torch.no_grad():
         model.linear.weight.fill_(2)
     assert model.linear.weight.tolist() == [[2, 2], [2, 2]]
 
