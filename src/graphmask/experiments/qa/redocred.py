@@ -27,10 +27,10 @@ def read(folder: Path, split: str | None = None, *, limit: int | None = None) ->
     """The questions of a split (all of them by default); ``limit`` takes the first so many documents."""
     if split is not None and split not in SPLITS:
         raise GraphMaskError(f"Expected a split among {', '.join(SPLITS)}, got {split!r}.")
-    names = _load(folder / RELATIONS, dict)
+    names = load(folder / RELATIONS, dict)
     found = Read()
     files = [folder / name for name in FILES]
-    documents = [(path, number, found) for path in files for number, found in enumerate(_load(path, list))]
+    documents = [(path, number, found) for path in files for number, found in enumerate(load(path, list))]
     for path, number, document in documents[:limit]:
         try:
             if split is None or part_of(document["title"]) == split:
@@ -107,7 +107,7 @@ def _within(evidence: set[int], sentences: int) -> frozenset[int]:
     return frozenset(evidence)
 
 
-def _load(path: Path, kind: type) -> Any:
+def load(path: Path, kind: type) -> Any:
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
