@@ -17,7 +17,7 @@ def bar(title: str = "", *, enabled: bool) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    described = TextColumn("{task.description}")
+    described = TextColumn("{task.description}", markup=False)  # square brackets in a name are no styles
     parts = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     columns = (TextColumn(title), *parts, described) if title else (described, *parts)
     return Progress(*columns, console=Console(stderr=True), disable=not enabled, transient=True)

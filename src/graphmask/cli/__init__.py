@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from graphmask import launch
 from graphmask.cli import analyse, bench, compare, data, demo, names, report, run, store
 from graphmask.errors import GraphMaskError
+from graphmask.texts import visible
 
 
 class Commands(TyperGroup):
@@ -69,5 +70,6 @@ def main() -> None:
             )
         app(standalone_mode=True)
     except GraphMaskError as error:
-        Console(stderr=True).print(f"graphmask: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        told = visible(f"graphmask: {error}")
+        Console(stderr=True).print(told, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)

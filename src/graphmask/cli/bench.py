@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from graphmask.cli import bench_attention
-from graphmask.cli.common import Json, Seed, console, show, write_json
+from graphmask.cli.common import Json, Seed, console, say, show, write_json
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.settings import KNOWN
 
@@ -41,7 +41,7 @@ def core(
         ["edges", "explain", "forward", "explain / forward", "explain grows", "forward grows", "quotient"],
         growth_rows(figures),
     )
-    console.print(f"star fit: {figures['star_fit_cpu_seconds']:.1f} CPU seconds", highlight=False)
+    say(f"star fit: {figures['star_fit_cpu_seconds']:.1f} CPU seconds")
     write_json(json, figures)
 
 
@@ -118,7 +118,7 @@ def gold(
     figures = measure(tasks.split(","), range(first, first + seeds), recipe)
     for task, runs in figures["tasks"].items():
         show(f"{task}, recipe {recipe}", *rows(runs))
-        console.print(summary(task, runs), highlight=False)
+        say(summary(task, runs))
     write_json(json, figures)
 
 
@@ -264,8 +264,8 @@ def leaderboard(
         sets.split(",") if sets else list(SETS), methods.split(",") if methods else list(INSTANCES), seeds, out
     )
     write_bytes(out / "leaderboard.md", markdown(found).encode())
-    console.print(f"{out / 'leaderboard.md'}, {draw(found, out / 'leaderboard.svg')}", highlight=False)
-    console.print(f"GraphMask first or tied on {sum(map(first, found.values()))} of {len(found)} sets", highlight=False)
+    say(f"{out / 'leaderboard.md'}, {draw(found, out / 'leaderboard.svg')}")
+    say(f"GraphMask first or tied on {sum(map(first, found.values()))} of {len(found)} sets")
     write_json(json or out / "leaderboard.json", figures(found))
 
 
@@ -294,7 +294,7 @@ def battery(
     for what, answers in verdicts(found):
         told = ", ".join(f"{half} {answer}" for half, answer in answers.items() if answer)
         if told:
-            console.print(f"{what}: {told}", highlight=False, soft_wrap=True)
+            say(f"{what}: {told}")
     if markdown is not None:
         pages.refresh(markdown, pages.markdown(found))
     write_json(json or out / "battery.json", found)
@@ -359,7 +359,7 @@ def all_sections(
     """
     from graphmask.experiments.bench.figures import sections
 
-    sections.run(sections.choose(only), out, figures, lambda text: console.print(text, highlight=False))
+    sections.run(sections.choose(only), out, figures, say)
 
 
 @app.command("record")
@@ -374,7 +374,7 @@ def record(
     from graphmask.experiments.bench.figures import sections
 
     sections.file(section, file, figures, command, commit)
-    console.print(f"{section}: recorded in {figures}", highlight=False)
+    say(f"{section}: recorded in {figures}")
 
 
 @app.command("tables")
@@ -388,6 +388,6 @@ def tables(
 
     changed = documentation.write(root, figures, check=check)
     for page in changed:
-        console.print(f"{'differs' if check else 'written'}: {page}", highlight=False)
+        say(f"{'differs' if check else 'written'}: {page}")
     if check and changed:
         raise GraphMaskError(f"Expected tables as the figures have them, found others in {len(changed)} pages.")

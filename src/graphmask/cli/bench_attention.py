@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from graphmask.cli.common import Json, Seed, console, show, write_json
+from graphmask.cli.common import Json, Seed, say, show, write_json
 from graphmask.errors import check_known
 
 
@@ -28,7 +28,7 @@ def sequences(
     figures = measure(wanted, range(first, first + seeds))
     for task, runs in figures["tasks"].items():
         show(f"{task} as token sequences", *rows(runs))
-        console.print(summary(task, runs), highlight=False)
+        say(summary(task, runs))
     write_json(json, figures)
 
 
@@ -50,9 +50,9 @@ def reactions(
 
     check_known("a part", part, HALVES)
     size = Size(seed=seed, longest=longest, fit=fit, questions=questions, epochs=epochs)
-    figures = measure(part, out, size, wheel, data, say=lambda words: console.print(words, highlight=False))
+    figures = measure(part, out, size, wheel, data, say=say)
     show(f"the source of a masked atom, half {part}", *rows(figures))
-    console.print(f"the model fills in {figures['accuracy']:.1%} of the masked atoms", highlight=False)
+    say(f"the model fills in {figures['accuracy']:.1%} of the masked atoms")
     write_json(json, figures)
 
 

@@ -37,17 +37,22 @@ def check_folder(folder: Path) -> None:
         )
 
 
+def say(text: str) -> None:
+    """Print the text as it is: no styles are taken from it, and controls in it (of a folder's name) are spelled out."""
+    console.print(Text(visible(text, None)), highlight=False, soft_wrap=True)
+
+
 def write_json(path: Path | None, figures: dict[str, Any]) -> None:
     from graphmask.files import write_bytes
 
     if path is not None and launch.first():
         write_bytes(path, (json.dumps(figures, indent=2) + "\n").encode())
-        console.print(f"figures: {path}", highlight=False)
+        say(f"figures: {path}")
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A drawn table on a terminal, plain columns in a pipe."""
-    console.print(Text(visible(title)), highlight=False, soft_wrap=True)
+    say(visible(title))
     table = RichTable()
     for number, name in enumerate(header):
         table.add_column(Text(visible(name)), justify="left" if number == 0 else "right")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from graphmask.cli import names as known
-from graphmask.cli.common import Json, Out, console, show, write_json
+from graphmask.cli.common import Json, Out, say, show, write_json
 
 
 def compare(
@@ -64,9 +64,9 @@ def _file(
     for caption, header, rows in tables(found):
         show(caption, header, rows)
     for line in [f"{name} was not compared. {why}" for name, why in found.not_applicable.items()] + found.notes:
-        console.print(line, highlight=False)
+        say(line)
     page = found.to_html(out / "comparison.html")
-    console.print(f"page: {page}\nchart: {picture(found, out / 'comparison.png')}", highlight=False)
+    say(f"page: {page}\nchart: {picture(found, out / 'comparison.png')}")
     write_json(json, found.to_json(out / "comparison.json"))
 
 
@@ -80,7 +80,7 @@ def _task(task: str, names: list[str], seeds: int, seed: int, out: Path, json: P
     for title, header, rows in tables(figures):
         show(f"{task}, {seeds} seed(s): {title}", header, rows)
     for line in not_applicable(figures):
-        console.print(line, highlight=False)
+        say(line)
     table = out / f"{task}.md"
     write_bytes(table, markdown(figures).encode())
     # Where much must be kept there is more to see.
@@ -93,5 +93,5 @@ def _task(task: str, names: list[str], seeds: int, seed: int, out: Path, json: P
         question=" ".join(notes),
     )
     chart = comparison(out / f"{task}_methods.png", figures)
-    console.print(f"table: {table}\none graph, method by method: {picture}\nchart: {chart}", highlight=False)
+    say(f"table: {table}\none graph, method by method: {picture}\nchart: {chart}")
     write_json(json, figures)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from graphmask.cli.common import console, show
+from graphmask.cli.common import say, show
 
 app = typer.Typer(help="Make data sets from their public sources.", no_args_is_help=True)
 
@@ -35,4 +35,4 @@ def build_ewt(
     )
     for made in built.values():
         for reason in made.skipped:
-            console.print(f"left out: {reason}", markup=False, highlight=False, soft_wrap=True)
+            say(f"left out: {reason}")

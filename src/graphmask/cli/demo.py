@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphmask.cli.common import Json, Out, Seed, console, show, write_json
+from graphmask.cli.common import Json, Out, Seed, console, say, show, write_json
 
 
 def demo(seed: Seed = 0, out: Out = Path("out/demo"), json: Json = None) -> None:
@@ -35,5 +35,5 @@ def demo(seed: Seed = 0, out: Out = Path("out/demo"), json: Json = None) -> None
     )
     page = write_task_page(out / f"{task}.html", run, task)
     run.explainer.save(out / f"{task}.graphmask")
-    console.print(f"4. open this page: {page}", highlight=False)
+    say(f"4. open this page: {page}")
     write_json(json, figures)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphmask.cli.common import check_folder, console
+from graphmask.cli.common import check_folder, say
 
 
 def report(
@@ -42,8 +42,8 @@ def report(
         examples=examples,
         progress=sys.stderr.isatty(),  # a log would get empty lines
     )
-    console.print(f"page: {page}", highlight=False)
+    say(f"page: {page}")
     for figure in draw(folder / "figures", analysed):
-        console.print(f"figure: {figure}", highlight=False)
+        say(f"figure: {figure}")
     if not analysed:
-        console.print(f"no analyses yet: graphmask analyse {folder}", highlight=False)
+        say(f"no analyses yet: graphmask analyse {folder}")

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from graphmask.cli import names
-from graphmask.cli.common import Json, console, show, write_json
+from graphmask.cli.common import Json, say, show, write_json
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.settings import STUDIES, Settings
 from graphmask.launch import first, launched
@@ -78,10 +78,6 @@ for _name, _settings in STUDIES.items():
     app.command(_name)(_command(_settings))
 
 
-def _say(words: str) -> None:
-    console.print(words, highlight=False, markup=False, soft_wrap=True)
-
-
 @contextmanager
 def _resumable(out: Path, command: str) -> Iterator[None]:
     """Ctrl-C is not a crash: say what is there and how to go on."""
@@ -91,7 +87,7 @@ def _resumable(out: Path, command: str) -> Iterator[None]:
         saved = sorted(path.name for path in out.glob("*")) if out.is_dir() else []
         kept = f"Saved in {out}: {', '.join(saved)}." if saved else f"Nothing was saved in {out} yet."
         advice = "goes on from there" if saved else "starts again"
-        _say(f"\nstopped. {kept} The same command {advice}: {command}")
+        say(f"\nstopped. {kept} The same command {advice}: {command}")
         raise typer.Exit(130) from None
 
 
@@ -113,13 +109,13 @@ def run(settings: Settings, out: Path | None, json: Path | None, *, again: bool 
         wanted = {"task": settings.task, **study.record()}
         folder.check_free(out, **{key: wanted[key] for key in settings.identity})
         if (out / folder.FIGURES).exists() and not again:
-            _say(f"{out} holds this run, finished. Nothing was done; --again repeats it.\n{following}")
+            say(f"{out} holds this run, finished. Nothing was done; --again repeats it.\n{following}")
             return write_json(json, folder.figures_of(out))
     with _resumable(out, f"{settings.command} --out {out}"):
-        result = stages.run(study, Context(out, say=_say))
+        result = stages.run(study, Context(out, say=say))
         for table in study.shown(result.figures):
             show(*table)
         write_json(json, result.figures)
         for page in study.pages(result) if first() else ():
-            _say(f"page: {page}")
-    _say(following)
+            say(f"page: {page}")
+    say(following)

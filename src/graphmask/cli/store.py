@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from graphmask.cli.common import check_folder, console
+from graphmask.cli.common import check_folder, say
 
 app = typer.Typer(help="Look after a store of explanations.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="What explain_all(..., out=DIR) wrote.")]
@@ -21,9 +21,7 @@ def compact(folder: Folder) -> None:
 
     before = len(store.open(folder).shards)
     made = store.compact(folder)
-    console.print(
-        f"{before:,} shards are now {len(made.shards):,}: {made!r}", highlight=False, markup=False, soft_wrap=True
-    )
+    say(f"{before:,} shards are now {len(made.shards):,}: {made!r}")
 
 
 @app.command("verify")
@@ -34,4 +32,4 @@ def verify(folder: Folder) -> None:
 
     opened = store.open(folder)
     opened.verify()
-    console.print(f"as written: {opened!r}", highlight=False, markup=False, soft_wrap=True)
+    say(f"as written: {opened!r}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphmask.bars import steps
-from graphmask.cli.common import console, show
+from graphmask.cli.common import say, show
 
 if TYPE_CHECKING:
     from graphmask.analysis import everything
@@ -38,7 +38,7 @@ def write_tables(folder: Path, found: Iterable[everything.Named], rows: int) -> 
         write_bytes(folder / "analysis" / f"{name}.csv", _flat(frame).write_csv().encode())
         figures[name] = table.for_json()
     write_bytes(folder / "analysis" / "tables.json", (js.dumps(figures, indent=1) + "\n").encode())
-    console.print(f"tables: {folder / 'analysis'}", highlight=False)
+    say(f"tables: {folder / 'analysis'}")
 
 
 def _short(cell: Any) -> Any:

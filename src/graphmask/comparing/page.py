@@ -17,6 +17,7 @@ from graphmask.files import write_bytes
 from graphmask.report import page as reports
 from graphmask.report.charts import Bar, Chart, bars
 from graphmask.report.example import Table
+from graphmask.texts import cleaned, visible
 
 #: Tables of the page: caption, and the columns as far as they were measured.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -55,8 +56,9 @@ def render(found: Measured, title: str | None = None) -> str:
         lstrip_blocks=True,
     )
     style = (Path(reports.__file__).parent / "page.css").read_text(encoding="utf-8")
+    found = _cleaned(found)
     return environment.get_template("page.html.jinja").render(
-        title=title or f"Explainers compared on {found.about['model']}",
+        title=visible(title) if title else f"Explainers compared on {found.about['model']}",
         verdict=_verdict(found),
         notes=found.notes,
         charts=[_chart(found, column) for column in DRAWN if column in found.columns and _known(found, column)],
@@ -65,6 +67,13 @@ def render(found: Measured, title: str | None = None) -> str:
         metrics=[(name, _docstring(name)) for name in found.about["metrics"]],
         style=Markup(style),
     )
+
+
+def _cleaned(found: Measured) -> Measured:
+    """With names of methods, models and columns, and words of errors, that act on nothing."""
+    texts = cleaned((found.about, found.notes, found.not_applicable, found.rows, found.across))
+    about, notes, not_applicable, rows, across = texts
+    return Measured(about, found.columns, notes, not_applicable, rows, across)
 
 
 def tables(found: Measured) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -82,6 +91,7 @@ def tables(found: Measured) -> list[tuple[str, list[str], list[list[str]]]]:
 
 def card(found: Measured) -> str:
     """A table for notebooks, of the columns that `repr` shows; text is escaped."""
+    found = _cleaned(found)
     shown = [column for column in GLANCE if column in found.columns]
     cell = 'style="text-align:right;padding:2px 10px;white-space:nowrap"'
     head = "".join(f'<th {cell} title="{escape(COLUMNS[c].about)}">{escape(COLUMNS[c].label)}</th>' for c in shown)

@@ -10,9 +10,13 @@ from graphmask.comparing.measured import Measured
 from graphmask.comparing.metrics import COLUMNS
 from graphmask.errors import GraphMaskError
 from graphmask.files import write_bytes
+from graphmask.texts import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+#: As many characters of a method's name as there is room for.
+LONGEST = 60
 
 
 def plot(found: Measured, column: str | None, ax: Axes | None) -> Axes:
@@ -60,8 +64,10 @@ def _bars(found: Measured, column: str, ax: Axes) -> None:
     names = [name for name, value in known if value is not None]
     values: list[Any] = [value for _, value in known if value is not None]
     errors = [found.spread(name, column) or 0.0 for name in names]
-    ax.barh(names, values, xerr=errors, color="#0072b2", error_kw={"lw": 0.8})
+    ax.barh([visible(name, LONGEST) for name in names], values, xerr=errors, color="#0072b2", error_kw={"lw": 0.8})
     ax.invert_yaxis()
+    for text in ax.get_yticklabels():
+        text.set_parse_math(False)
     good = {1: ", high is good", -1: ", low is good", 0: ""}[about.better]
     ax.set_xlabel(f"{about.about}{good}", fontsize=9)
     ax.set_title(about.label, fontsize=10)
@@ -71,7 +77,8 @@ def _curves(found: Measured, ax: Axes) -> None:
     for name, seeds in found.curves.items():
         levels = [point["level"] for point in seeds[0]]
         means = [sum(curve[step]["divergence"] for curve in seeds) / len(seeds) for step in range(len(levels))]
-        ax.plot(levels, means, marker="o", ms=3, lw=1.2, label=name)
+        ax.plot(levels, means, marker="o", ms=3, lw=1.2, label=visible(name, LONGEST))
     ax.set_xlabel("fraction of messages kept, highest scores first; the others are zero", fontsize=9)
     ax.set_ylabel("divergence", fontsize=9)
-    ax.legend(frameon=False, fontsize=8, ncols=2)
+    for text in ax.legend(frameon=False, fontsize=8, ncols=2).get_texts():
+        text.set_parse_math(False)

@@ -6,6 +6,7 @@ from types import TracebackType
 
 from graphmask.bars import bar
 from graphmask.fitting.training import Training
+from graphmask.texts import visible
 
 #: A bar drawn at every step would cost more than the step.
 EVERY = 10
@@ -23,7 +24,7 @@ class Progress:
     def __enter__(self) -> Progress:
         self.bar.start()
         if self.note and not self.bar.disable:
-            self.bar.console.print(self.note, soft_wrap=True)
+            self._say(self.note)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -44,12 +45,15 @@ class Progress:
         epoch = training.history.epochs[-1]
         verdict = epoch.verdict
         shares = " ".join(f"{name} {share:.1%}" for name, share in zip(self.names, verdict.retained, strict=True))
-        self.bar.console.print(
+        self._say(
             f"epoch {epoch.epoch + 1} of {epochs_of(training)}: hard gates keep {shares}; "
             f"{standing(verdict.divergence, training.tolerance, epoch.feasible)}, "
-            f"{verdict.flips:.2%} of the predictions change",
-            soft_wrap=True,
+            f"{verdict.flips:.2%} of the predictions change"
         )
+
+    def _say(self, text: str) -> None:
+        """Names of sites are the user's: no styles are taken from them, and controls are spelled out."""
+        self.bar.console.print(visible(text, None), soft_wrap=True, markup=False)
 
 
 def epochs_of(training: Training) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def _edge_types(path: Path, title: str, rows: Rows) -> Path:
 def _levels(folder: Path, title: str, rows: Rows) -> list[Path]:
     """A figure per layer, a line per method (the paper's figure 6)."""
     found = []
-    for layer in sorted({row["layer"] for row in rows}):
+    for layer in sorted({operator.index(row["layer"]) for row in rows}):  # a number: it becomes part of a file's name
         here = [row for row in rows if row["layer"] == layer]
         x = sorted({row["level"] for row in here})
         by = {(row["method"], row["level"]): row["mean_share"] for row in here}

@@ -10,13 +10,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
+from markupsafe import escape as escape_markup
 
 from graphmask.report.page import Table, number, percent
+from graphmask.texts import visible
 
 WIDTH = 360
 LABEL, VALUE = 128, 54  # room for names and for numbers, in a drawing that is WIDTH wide
 ROW, HEADING = 23, 24
+
+
+def escape(text: str) -> Markup:
+    return escape_markup(visible(text))
 
 
 @dataclass(frozen=True)

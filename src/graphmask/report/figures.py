@@ -14,6 +14,7 @@ from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation
 from graphmask.files import write_bytes
 from graphmask.report.layout import Layout, layout
+from graphmask.texts import visible
 
 TITLES = {
     "graphmask": "GraphMask",
@@ -43,6 +44,8 @@ PALETTE = ["#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#2
 HATCHES = ["", "//", "xx", "\\\\", "--", "++", "||"]  # so that bars differ on a grey printer, too
 DASHES = ["-", "--", "-.", ":"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
+#: As many characters of a name, and of a title, as there is room for in a figure.
+NAME, TITLE = 60, 200
 
 
 def side_by_side(
@@ -75,19 +78,21 @@ def side_by_side(
             axis.invert_yaxis()
             axis.margins(0.12)
             if row == 0:
-                axis.set_title(TITLES.get(name, name), fontsize=10, parse_math=False)
+                axis.set_title(TITLES.get(name) or visible(name, NAME), fontsize=10, parse_math=False)
             if rows > 1 and column == 0:
                 axis.text(
-                    -0.05, 0.5, first.site_titles[row], rotation=90, transform=axis.transAxes, va="center", fontsize=9
-                )
-    legend = [plt.Line2D([], [], color=p, label=k) for k, p in dict(zip(colours, paint, strict=True)).items()]
+                    -0.05, 0.5, visible(first.site_titles[row], NAME), rotation=90, transform=axis.transAxes,
+                    va="center", fontsize=9, parse_math=False,
+                )  # fmt: skip
+    named = dict(zip(colours, paint, strict=True))
+    legend = [plt.Line2D([], [], color=shade, label=visible(kind, NAME)) for kind, shade in named.items()]
     legend += [
         plt.Line2D([], [], color="#555555", label="kept"),
         plt.Line2D([], [], color="#555555", ls=":", label="dropped"),
     ]
     columns = min(len(legend), 2 + 2 * len(chosen))
     _plain(figure.legend(handles=legend, loc="lower center", ncols=columns, frameon=False, fontsize=8))
-    figure.suptitle(question, fontsize=10, parse_math=False)
+    figure.suptitle(visible(question, TITLE), fontsize=10, parse_math=False)
     figure.tight_layout(rect=(0, 0.07, 1, 0.97))
     return _save(figure, path)
 
@@ -146,7 +151,7 @@ def bars(
         at = [position + (number - (len(series) - 1) / 2) * width for position, _ in there]
         heights = [groups[group][name] for _, group in there]
         drawn = axis.bar(
-            at, heights, width * 0.94, color=PALETTE[number % len(PALETTE)], label=name,
+            at, heights, width * 0.94, color=PALETTE[number % len(PALETTE)], label=visible(name, NAME),
             hatch=HATCHES[number % len(HATCHES)], edgecolor="white", linewidth=0.5,
         )  # fmt: skip
         for (_, group), bar in zip(there, drawn, strict=True):
@@ -161,8 +166,9 @@ def bars(
                     x, height, [[max(0.0, height - interval[0])], [max(0.0, interval[1] - height)]],
                     color="black", lw=0.9, capsize=2,
                 )  # fmt: skip
-    long = max(map(len, groups)) * len(groups) > 16 * figure.get_figwidth()
-    axis.set_xticks(range(len(groups)), list(groups), fontsize=8)
+    names = [visible(group, NAME) for group in groups]
+    long = max(map(len, names)) * len(names) > 16 * figure.get_figwidth()
+    axis.set_xticks(range(len(names)), names, fontsize=8)
     for label in axis.get_xticklabels():
         label.set_parse_math(False)
     axis.margins(x=0.02)
@@ -196,7 +202,7 @@ def curve(
         colour = PALETTE[number % len(PALETTE)]
         (line,) = axis.plot(
             x, values, color=colour, ls=DASHES[number % len(DASHES)], marker=MARKERS[number % len(MARKERS)], ms=4.5,
-            label=name,
+            label=visible(name, NAME),
         )  # fmt: skip
         line.set_gid(f"curve-{number}")
         if intervals is not None and name in intervals:
@@ -216,7 +222,7 @@ def _finish(axis: Any, title: str, x_label: str, y_label: str, per_cent: bool, s
         low, high = axis.get_ylim()
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if high - low >= 0.1 else None))
     # A title or a name is the user's text: a dollar sign in it is not mathematics.
-    axis.set_title(title, fontsize=10, parse_math=False)
+    axis.set_title(visible(title, TITLE), fontsize=10, parse_math=False)
     axis.set_xlabel(x_label, fontsize=9, parse_math=False)
     axis.set_ylabel(y_label, fontsize=9, parse_math=False)
     axis.tick_params(labelsize=8)

@@ -12,6 +12,7 @@ from graphmask.report.charts import Bar, Chart, bars, lines
 from graphmask.report.example import as_table
 from graphmask.report.gallery import Totals
 from graphmask.report.page import Table, number, percent
+from graphmask.texts import cleaned
 
 Rows = list[dict[str, Any]]
 #: Types per layer that a chart has room for, the most kept first; the table has all.
@@ -38,8 +39,9 @@ def understood() -> Iterator[None]:
 def of(totals: Totals, analysed: Mapping[str, Any] | None, gold: Table | None) -> tuple[list[Chart], list[Table]]:
     """The charts at the top of the page, and the other tables."""
     with understood():
-        charts = charts_of(totals, analysed or {}, gold) if totals.count > 1 else []
-        return charts, other_tables(totals, analysed or {})
+        analysed, gold = cleaned((analysed or {}, gold))
+        charts = charts_of(totals, analysed, gold) if totals.count > 1 else []
+        return charts, other_tables(totals, analysed)
 
 
 def charts_of(totals: Totals, analysed: Mapping[str, Any], gold: Table | None = None) -> list[Chart]:

@@ -48,6 +48,7 @@ def render(
     with ``contents`` there are links to the sections; ``remark`` stands above the examples.
     """
     examples, tables, title, verdict, remark = cleaned((list(examples), list(tables), title, verdict, remark))
+    charts = cleaned(list(charts))
     slots = type_slots(label for example in examples for label in example.edge_types or ())
     cards = [card(example, slots) for example in examples]
     here = Path(__file__).parent
