@@ -74,11 +74,11 @@ def minilm(
 
     check_known("a part", part, PARTS)
     size = Size(seed=seed, longest=longest, relations=relations, passages=passages, epochs=epochs, fits=fits)
-    figures = measure(part, out, size, wheel, data, say=lambda words: console.print(words, highlight=False))
-    console.print(f"chosen: tolerance {figures['chosen']['tolerance']}", highlight=False)
+    figures = measure(part, out, size, wheel, data, say=say)
+    say(f"chosen: tolerance {figures['chosen']['tolerance']}")
     if part == PARTS[1]:
         show("what masks do to the model, fit by fit", *fit_rows(figures))
         show("the evidence", *rows(figures))
         if figures["agreement"]:
-            console.print(f"kappa between fits {figures['agreement']['kappa']:.2f}", highlight=False)
+            say(f"kappa between fits {figures['agreement']['kappa']:.2f}")
     write_json(json, figures)
