@@ -44,7 +44,7 @@ WANTED = [
     "build",
     "twine",
 ]
-PACKAGES = "python3-torch,python3-venv,python3-dev,gcc,libc6-dev,ca-certificates"
+PACKAGES = "python3-torch,python3-venv,python3-dev,gcc,libc6-dev,ca-certificates,git"
 VERSIONS = (
     "import sys, torch, torch_geometric; from graphmask.ops import _fused; "
     "print('Python', sys.version.split()[0], 'torch', torch.__version__, 'PyG', torch_geometric.__version__, 'with C')"
@@ -52,14 +52,23 @@ VERSIONS = (
 Run = Callable[[Sequence[str]], None]
 
 
+#: The root folder has its own /proc and this machine's devices, which are gone when the command ends.
+MOUNTED = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$0" "$@"'
+
+
 def inside(root: Path) -> Run:
     """Runs commands in a root folder, with the registry's settings and certificates of this machine."""
 
     def run(command: Sequence[str]) -> None:
         settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-        settings |= {"PATH": "/venv/bin:/usr/bin:/bin", "HOME": "/root", "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
+        settings |= {
+            "PATH": "/venv/bin:/usr/sbin:/usr/bin:/bin",
+            "HOME": "/root",
+            "OMP_NUM_THREADS": "1",
+            "LC_ALL": "C.UTF-8",
+        }
         settings.pop("PIP_FIND_LINKS", None)  # of torch's wheels, this machine's Python only
-        subprocess.run([shutil.which("chroot") or "/usr/sbin/chroot", str(root), *command], check=True, env=settings)
+        subprocess.run(["unshare", "--mount", "sh", "-c", MOUNTED, str(root), *command], check=True, env=settings)
 
     return run
 
@@ -78,10 +87,6 @@ def debian(suite: str, folder: Path, pytest: Sequence[str], oldest: Sequence[str
     for name in ("resolv.conf", "hosts"):
         shutil.copy(f"/etc/{name}", root / "etc" / name)
     shutil.copy(os.environ.get("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt"), root / "etc/ssl/certs")
-    (root / "dev/shm").mkdir(exist_ok=True)
-    for name in ("null", "urandom", "random", "zero"):
-        if not (root / "dev" / name).exists():
-            subprocess.run(["cp", "-a", f"/dev/{name}", str(root / "dev")], check=True)
     run = inside(root)
     run(["python3", "-m", "venv", "--system-site-packages", "/venv"])
     held = "import importlib.metadata as m; print('torch==' + m.version('torch'))"
@@ -147,7 +152,7 @@ def check(run: Run, root: Path, python: str, pytest: Sequence[str]) -> None:
 
 
 #: Of these, the oldest that pyproject.toml allows are installed beside the oldest torch.
-OLDEST = ["torch_geometric==2.7.0", "transformers==4.53.*"]
+OLDEST = ["torch_geometric==2.7.0", "transformers==5.0.*"]
 ROWS: dict[str, Callable[[Path, Sequence[str]], None]] = {
     "pinned": pinned,
     "trixie": lambda folder, pytest: debian("trixie", folder, pytest, OLDEST),

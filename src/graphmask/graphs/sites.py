@@ -42,7 +42,8 @@ class StandIn:
     def left_out(self, like: Tensor) -> Tensor:
         """The baseline of methods that simply leave messages out: zeros, and no part in a softmax."""
         flat = like.new_zeros(self.message + self.others)
-        flat[self.message : self.message + self.logits] = ABSENT
+        # Half precision has no such number, and torch 2.6 refuses it: its least one is as good.
+        flat[self.message : self.message + self.logits] = max(ABSENT, torch.finfo(like.dtype).min)
         return flat
 
     def with_message(self, message: Tensor) -> Tensor:
