@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphmask.explained_features import Features
 from graphmask.explaining.case import Case, Choice
+from graphmask.explaining.pieces import Alike
 from graphmask.explaining.repairing import Repaired
 from graphmask.explanation import ASKED, UNREPAIRED, UNSEEN, Explanation, build_all
 from graphmask.graphs import batches
@@ -25,19 +26,16 @@ def divide(
     repaired: Repaired,
     method: str,
     overturning: tuple[Tensor, Tensor] | None = None,
+    alike: Alike | None = None,
 ) -> list[Explanation]:
-    """One Explanation per graph of the batch; ``overturning`` are gates and where there are any, see `repairing`."""
+    """One Explanation per graph of the batch; ``overturning`` are gates and where there are any, see `repairing`.
+
+    Sentences of one length have the same pairs, which are kept once, also across batches that share ``alike``.
+    """
     trace, split, masked = case.trace, case.split, repaired.masked
     divergence, flips = case.distance(masked).clamp_min(0), case.flips(masked)  # rounding may leave -1e-11
-    # Of attention, heads are the types, and are read in few bytes; the user's own types stay as they are.
-    edge_type = batches.tensor(case.batch, "edge_type") if trace.edge_type is None else trace.edge_type.long()
-    if edge_type is not None and edge_type.shape != (trace.edge_map.count,):
-        edge_type = None
-    types, asked = case.subject.types, case.subject.rows
+    types, asked, edge_type = case.subject.types, case.subject.rows, _edge_type(case)
     info = _info(case, repaired)
-    if types is not None and edge_type is not None:
-        known = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
-        edge_type = torch.tensor(known, dtype=torch.long, device=edge_type.device)[edge_type]
     local = split.within(trace.edge_index)
     features: Iterable[Any] = repeat(None)
     if case.subject.features is not None:
@@ -47,12 +45,13 @@ def divide(
     nodes = _nodes_per_graph(case)
     baselines = [baseline.detach().clone() for baseline in choice.baselines]
     edges, rows = _divider(split.edge_graph, split.count), _divider(split.row_graph, split.count)
+    known: Callable[[Tensor], Tensor] = (alike or Alike()) if trace.sizes is not None else _as_it_is
     columns: dict[str, Iterable[Any]] = {
-        "edge_index": edges(local, 1),
+        "edge_index": map(known, edges(local, 1)),
         "kept": edges(choice.kept, 1),
         "scores": edges(choice.scores, 1),
-        "carried": edges(trace.carried, 1),
-        "edge_type": repeat(None) if edge_type is None else edges(edge_type, 0),
+        "carried": map(known, edges(trace.carried, 1)),
+        "edge_type": repeat(None) if edge_type is None else map(known, edges(edge_type, 0)),
         "original": rows(trace.output, 0),
         "masked": rows(masked, 0),
         "divergence": divergence.tolist(),
@@ -126,6 +125,10 @@ def _without_features(
     return replace(case, trace=trace), Choice(scores, kept, choice.baselines[1:]), local[:, :count], overturning
 
 
+def _as_it_is(part: Tensor) -> Tensor:
+    return part
+
+
 def _divider(owner: Tensor, count: int) -> Callable[[Tensor, int], Sequence[Tensor]]:
     """Divides a tensor along a dimension among its owners; without a copy where those of each lie together."""
     if count == 1:
@@ -135,6 +138,19 @@ def _divider(owner: Tensor, count: int) -> Callable[[Tensor, int], Sequence[Tens
         return lambda value, dim: value.split(sizes, dim)
     order = owner.argsort(stable=True)
     return lambda value, dim: value.index_select(dim, order).split(sizes, dim)
+
+
+def _edge_type(case: Case) -> Tensor | None:
+    """[E] the relation of every edge, where there are several."""
+    trace, types = case.trace, case.subject.types
+    # Of attention, heads are the types, and are read in few bytes; the user's own types stay as they are.
+    found = batches.tensor(case.batch, "edge_type") if trace.edge_type is None else trace.edge_type.long()
+    if found is None or found.shape != (trace.edge_map.count,):
+        return None
+    if types is None:
+        return found
+    numbers = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
+    return torch.tensor(numbers, dtype=torch.long, device=found.device)[found]
 
 
 def _nodes_per_graph(case: Case) -> list[int]:

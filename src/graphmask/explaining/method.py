@@ -23,6 +23,7 @@ from graphmask.explaining import repairing
 from graphmask.explaining.asked import Asked, State
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.dividing import divide
+from graphmask.explaining.pieces import Alike, pieces
 from graphmask.explaining.repairing import Repaired
 from graphmask.explaining.rows import Index, asked_about, rows_of
 from graphmask.explanation import Explanation
@@ -298,11 +299,20 @@ class Method(ABC):
     ) -> list[Explanation]:
         """One explanation per graph; with ``index``, one of the batch as a whole."""
         with self.subject.frozen():
-            # Without a name of its own here: what the original run left behind is let go of as early as can be.
-            return self.explain_case(self.case(batch, where, index=index), repair=repair, counterfactual=counterfactual)
+            found: list[Explanation] = []
+            alike = Alike()
+            for piece in pieces(self.subject, batch) if index is None else [batch]:
+                # Without a name of its own here: what the original run left behind is let go of as early as can be.
+                found += self.explain_case(self.case(piece, where, index=index), repair, counterfactual, alike)
+            return found
 
-    def explain_case(self, case: Case, *, repair: bool = True, counterfactual: bool = False) -> list[Explanation]:
-        """Choose, verify by a masked run, repair, and divide by graph; inside `Subject.frozen`, like `case`."""
+    def explain_case(
+        self, case: Case, repair: bool = True, counterfactual: bool = False, alike: Alike | None = None
+    ) -> list[Explanation]:
+        """Choose, verify by a masked run, repair, and divide by graph; inside `Subject.frozen`, like `case`.
+
+        ``alike`` is shared by explanations of parts of one batch.
+        """
         with gradients.needed():
             choice = self.chosen(case)
         # What was read off every edge has served: of attention it is as large as all scores.
@@ -313,7 +323,7 @@ class Method(ABC):
         choice.kept = repaired.kept
         overturning = repairing.counterfactual(case, choice) if counterfactual else None
         _warn(repaired)
-        return divide(case, choice, repaired, self.name, overturning)
+        return divide(case, choice, repaired, self.name, overturning, alike)
 
     def case(
         self, batch: Any, where: str = "the batch", *, index: Index | None = None, forward: Forward | None = None
