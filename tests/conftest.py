@@ -42,6 +42,7 @@ SLOW = {
     "methods/test_laws.py",
     "report/test_accessible.py",
     "report/test_browser.py",
+    "report/test_browser_comparison.py",
     "report/test_browser_question.py",
     "report/test_browser_sentence.py",
     "report/test_figures.py",

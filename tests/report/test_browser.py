@@ -185,6 +185,36 @@ def test_names_of_nodes_hide_no_kept_edge(show: Any, plain: Any) -> None:
         assert len(hidden) <= (0 if dropped in (2, 6) else 1), (dropped, hidden)
 
 
+COVERED = """svg => {
+  const overlap = (a, b) => a[0] < b[0] + b[2] && b[0] < a[0] + a[2] && a[1] < b[1] + b[3] && b[1] < a[1] + a[3];
+  const texts = [...svg.querySelectorAll('.edge-label:not([hidden]), .outside')].map(t => {
+    const b = t.getBoundingClientRect();
+    return [t.textContent, [b.left + 1, b.top + 3, b.width - 2, b.height - 6]];
+  });
+  const after = (i, a) => texts.slice(i + 1).filter(([, b]) => overlap(a, b));
+  return texts.flatMap(([name, a], i) => after(i, a).map(([other]) => name + ' on ' + other));
+}"""
+
+SEEN = """svg => [...svg.querySelectorAll('.edge.kept')].map(edge => {
+  const head = edge.querySelector('.head').getBoundingClientRect();
+  const [x, y] = [(head.left + head.right) / 2, (head.top + head.bottom) / 2];
+  const names = [...svg.querySelectorAll('.edge-label:not([hidden])')].map(name => name.getBoundingClientRect());
+  return !names.some(b => x > b.left && x < b.right && y > b.top && y < b.bottom);
+})"""
+
+
+def test_names_of_types_cover_no_name_and_no_head_of_a_short_edge(show: Any, plain: Any) -> None:
+    """Two nodes with edges both ways, two of one kind beside each other, and a triangle."""
+    edges = [(0, 1), (1, 0), (2, 3), (2, 3), (0, 2), (1, 3), (4, 5), (5, 4)]
+    names = [f"author {v}" for v in range(6)]
+    types = ["writes", "rev_writes", *["cites"] * 2, "is cited by", "cites", "writes", "cites"]
+    kept = [[True] * len(edges)]
+    page = show(plain(6, edges, kept=kept, scores=[[0.5] * len(edges)], node_labels=names, edge_types=types))
+    assert page.locator("svg.graph .edge-label:visible").count() == len(edges)
+    assert page.eval_on_selector("svg.graph", COVERED) == []
+    assert all(page.eval_on_selector("svg.graph", SEEN))
+
+
 def test_odd_and_large_graphs_draw(show: Any, example: Any, plain: Any) -> None:
     many = [(i % 90, (i * 13 + 1) % 90) for i in range(450)]
     page = show(

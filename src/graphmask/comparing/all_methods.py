@@ -191,10 +191,10 @@ def _parts(
     if thresholds_true is None:
         notes.append(
             "Soft methods: of all thresholds, and all shares of each graph's messages, the sparsest that is within "
-            "tolerance, mean over the data for thresholds."
+            "tolerance on average over the data they are chosen on."
         )
     else:
-        notes.append("Thresholds of soft methods: the best F1 on the data for thresholds, of .1 to .9.")
+        notes.append("Thresholds of soft methods: of .1, .2, ..., .9 the one with the best F1 on the data they are chosen on.")
     if calibrating is loader:
         notes.append("No validation data were given: thresholds were chosen on the data that methods learn from.")
     if test is None:

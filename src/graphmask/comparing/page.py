@@ -136,7 +136,7 @@ def _chart(found: Measured, column: str) -> Chart:
     values = {name: value for name in found.methods if (value := found.figure(name, column)) is not None}
     top = 1.0 if about.share or column == "kappa" else max([*values.values(), 1e-12])
     made = [
-        Bar(_short(name), value / top, found.text(name, column), found.text(name, column).split(" ")[0])
+        Bar(name.replace("_", " "), value / top, found.text(name, column), found.text(name, column).split(" ")[0])
         for name, value in values.items()
     ]
     good = {1: " High is good.", -1: " Low is good.", 0: ""}[about.better]
@@ -145,12 +145,6 @@ def _chart(found: Measured, column: str) -> Chart:
     return Chart(
         about.label, sentence, bars({"": made}, about.label), Table(about.label, ["method", about.label], rows)
     )
-
-
-def _short(name: str) -> str:
-    """As much of a name as stands beside a bar."""
-    name = name.replace("_", " ")
-    return name if len(name) <= 18 else f"{name[:17]}…"
 
 
 def _table(found: Measured, caption: str, columns: tuple[str, ...]) -> dict[str, Any] | None:

@@ -17,7 +17,8 @@ from graphmask.report.page import Table, number, percent
 from graphmask.texts import visible
 
 WIDTH = 360
-LABEL, VALUE = 128, 54  # room for names and for numbers, in a drawing that is WIDTH wide
+LABEL, VALUE = (128, 168), 54  # least and most room for names, and room for numbers, of WIDTH
+LETTER = 6.3  # the mean width of one
 ROW, HEADING = 23, 24
 
 
@@ -49,19 +50,22 @@ def bars(groups: Mapping[str, Sequence[Bar]], said: str) -> Markup:
     """Horizontal bars from 0 to 1, under a heading per group; one group without a name has none."""
     parts: list[str] = []
     y = 0
+    longest = max((len(bar.name) for some in groups.values() for bar in some), default=0)
+    label = round(min(max(LABEL[0], 8 + LETTER * longest), LABEL[1]))
     for slot, (heading, some) in enumerate(groups.items()):
         if heading:
             parts.append(f'<text class="axis strong" x="0" y="{y + 15}">{escape(_cut(heading, 44))}</text>')
             y += HEADING
         for bar in some:
-            room = WIDTH - LABEL - VALUE
+            room = WIDTH - label - VALUE
+            name = escape(_cut(bar.name, int((label - 8) / LETTER)))
             width = room * min(max(bar.share, 0.0), 1.0) if math.isfinite(bar.share) else 0.0
             value = escape(bar.value or percent(bar.share))
             parts.append(
                 f"<g><title>{escape(bar.name)}: {escape(bar.text)}</title>"
-                f'<text class="axis" x="{LABEL - 8}" y="{y + 15}" text-anchor="end">{escape(_cut(bar.name, 19))}</text>'
-                f'<rect class="track" x="{LABEL}" y="{y + 5}" width="{room}" height="13" rx="2"/>'
-                f'<rect class="fill s{slot % 4}" x="{LABEL}" y="{y + 5}" width="{width:.1f}" height="13" rx="2"/>'
+                f'<text class="axis" x="{label - 8}" y="{y + 15}" text-anchor="end">{name}</text>'
+                f'<rect class="track" x="{label}" y="{y + 5}" width="{room}" height="13" rx="2"/>'
+                f'<rect class="fill s{slot % 4}" x="{label}" y="{y + 5}" width="{width:.1f}" height="13" rx="2"/>'
                 f'<text class="axis" x="{WIDTH - VALUE + 6}" y="{y + 15}">{value}</text></g>'
             )
             y += ROW

@@ -6,6 +6,7 @@
   const KEPT = 2, DROPPED = 1, SILENT = 0;
   const DRAW_AT_ONCE = 20;      // cards beyond these are drawn when they come near the window
   const LABELLED_EDGES = 30;    // with more kept edges, type labels would cover the drawing
+  const ROOM = 600;             // nodes and names among which room for one more is looked for
   const HEAD = "M0 0L-10 -4.6L-7.6 0L-10 4.6Z";
   const SAMPLES = Array.from({ length: 31 }, (_, i) => (i + 1) / 32);  // points of an edge that a name should not cover
   const ALL_ROWS_UP_TO = 24;    // with more nodes, the unrolled view leaves out those without a kept message
@@ -62,7 +63,7 @@
       const reach = r * (3.4 + e.bend), spread = 0.5 + 0.1 * e.bend;
       const at = (angle, d) => [a.x + Math.cos(angle) * d, a.y + Math.sin(angle) * d];
       const [p, c1, c2, q] = [at(a.loop - spread, r), at(a.loop - spread, reach), at(a.loop + spread, reach), at(a.loop + spread, r + 5)];
-      return { d: `M${p}C${c1} ${c2} ${q}`, tips: [[at(a.loop + spread, r + 1), a.loop + spread + Math.PI]], middle: at(a.loop, reach * 0.8), points: [1.2, 1.8, 2.4].map((d) => at(a.loop, r * d)) };
+      return { d: `M${p}C${c1} ${c2} ${q}`, tips: [[at(a.loop + spread, r + 1), a.loop + spread + Math.PI]], names: [at(a.loop, reach * 0.8)], points: [1.2, 1.8, 2.4].map((d) => at(a.loop, r * d)) };
     }
     const dx = b.x - a.x, dy = b.y - a.y, length = Math.hypot(dx, dy) || 1;
     const side = e.bend * Math.min(26, length * 0.3);
@@ -73,15 +74,45 @@
     return {
       d: `M${on(a, out, card.data.reverse ? r + 7 : r)}Q${mx.toFixed(1)} ${my.toFixed(1)} ${on(b, back, r + 7)}`,
       tips: [[on(b, back, r + 1.5), back + Math.PI], ...(card.data.reverse ? [[on(a, out, r + 1.5), out + Math.PI]] : [])],
-      // Nearer to its head, so that opposite edges do not write over each other; in columns, where many run into one
-      // node, nearer to its tail.
-      middle: along(e.bend ? 0.64 : card.data.box[3] ? 0.42 : 0.5),
+      names: namePoints(card, e, along, dx, dy, r),
       points: SAMPLES.map(along),
     };
   };
 
-  // Where a node's name hides least of its edges: a kept one counts for more than all that are dropped.
-  const freeSide = (n, edges, r, width) => {
+  // Where the name of an edge's type may stand, best first. On the edge, if its head and its tail stay in sight: nearer to
+  // the head, so that opposite edges do not write over each other; in columns, where many run into one node, nearer to
+  // the tail. Else beside it.
+  const namePoints = (card, e, along, dx, dy, r) => {
+    if (card.data.box[3]) return [along(e.bend ? 0.64 : 0.42)];
+    const length = Math.hypot(dx, dy) || 1, cos = dx / length, sin = dy / length;
+    const [w, h] = nameSize(card, e), half = Math.min(w / Math.abs(cos), h / Math.abs(sin)) / 2;
+    const first = (r + 4 + half) / length, last = 1 - (r + 14 + half) / length;
+    const on = first > last ? [] : [e.bend ? 0.64 : 0.5, 0.5, last, first].map((t) => along(Math.min(Math.max(t, first), last)));
+    const aside = ((Math.abs(sin) * w + Math.abs(cos) * h) / 2 + 3) * (e.bend < 0 ? -1 : 1);
+    const beside = (t, side) => [along(t)[0] - sin * side, along(t)[1] + cos * side];
+    return [...on, ...[0.5, 0.36, 0.64].flatMap((t) => [beside(t, aside), beside(t, -aside)])];
+  };
+
+  const nameSize = (card, e) => [5.7 * Math.min(typeOf(card, e).length, 14) + 4, 13];
+
+  // The first of them that covers no node and no other name, or the fewest; of kept edges alone, others show no name.
+  const nameOfType = (card, e, points, others) => {
+    const [w, h] = nameSize(card, e), box = ([x, y]) => [x - w / 2, y - h / 2, w, h];
+    if (!e.state.includes(KEPT) || others.length > ROOM) return points[0];
+    let best = points[0], least = Infinity;
+    for (const at of points) {
+      const covered = others.filter((other) => overlap(other, box(at))).length;
+      if (covered < least) [best, least] = [at, covered];
+    }
+    others.push(box(best));
+    return best;
+  };
+
+  const overlap = (a, b) => a[0] < b[0] + b[2] && b[0] < a[0] + a[2] && a[1] < b[1] + b[3] && b[1] < a[1] + a[3];
+
+  // Where a node's name hides least: a kept edge counts for more than all that are dropped, and another node or its name
+  // (boxes of [left, top, width, height]) for more than a kept edge.
+  const freeSide = (n, edges, r, width, others) => {
     const w = 6.6 * Math.min(n.label.length, 14), h = 15;
     const sides = { below: [-w / 2, r + 2], above: [-w / 2, -r - 2 - h], after: [r + 5, -h / 2], before: [-r - 5 - w, -h / 2] };
     let best = "below", least = Infinity;
@@ -89,9 +120,12 @@
       if (side !== "below" && (n.x + x < 0 || n.x + x + w > width || n.y + y < 0)) continue;
       const inside = ([px, py]) => px > n.x + x && px < n.x + x + w && py > n.y + y && py < n.y + y + h;
       const hidden = edges.filter(([, points]) => points.some(inside)).map(([state]) => (state === KEPT ? edges.length + 1 : 1));
-      const cost = hidden.reduce((a, b) => a + b, 0);
+      const covered = others.filter((box) => overlap(box, [n.x + x + 2, n.y + y + 1, w - 4, h - 2])).length;
+      const cost = hidden.reduce((a, b) => a + b, 1.5 * covered * (edges.length + 1));
       if (cost < least) [best, least] = [side, cost];
     }
+    const [x, y] = sides[best];
+    others.push([n.x + x + 2, n.y + y + 1, w - 4, h - 2]);
     return best;
   };
 
@@ -118,15 +152,21 @@
         draw("path", { class: "head", d: HEAD }, turn);
         return turn;
       });
-      const label = draw("text", { class: "edge-label", x: g.middle[0].toFixed(1), y: (g.middle[1] + 3.5).toFixed(1) }, layers[3], cut(typeOf(card, e), 14));
-      card.graphEdges.push({ e, group, halo, label, heads, strong: layers[2], faint: layers[1] });
+      const label = draw("text", { class: "edge-label" }, layers[3], cut(typeOf(card, e), 14));
+      card.graphEdges.push({ e, group, halo, label, heads, strong: layers[2], faint: layers[1], names: g.names });
       for (const v of new Set([e.source, e.target])) near.get(v).push([Math.max(...e.state), g.points]);
     }
     const inside = card.nodes.every((n) => n.label.length <= 3);
     const left = Math.min(...card.nodes.map((n) => n.x)), right = Math.max(...card.nodes.map((n) => n.x));
+    const covered = card.nodes.map((n) => [n.x - r, n.y - r, 2 * r, 2 * r]);
     for (const n of card.nodes) {
-      const beside = columns && n.x === left ? "before" : columns && n.x === right ? "after" : freeSide(n, near.get(n.id), r, width);
+      const beside = columns && n.x === left ? "before" : columns && n.x === right ? "after" : freeSide(n, near.get(n.id), r, width, covered);
       drawNode(card, picture, n, n.x, n.y, r, inside ? "inside" : beside);
+    }
+    for (const { e, label, names } of card.graphEdges) {
+      const [x, y] = nameOfType(card, e, names, covered);
+      label.setAttribute("x", x.toFixed(1));
+      label.setAttribute("y", (y + 3.5).toFixed(1));
     }
     roving(picture);
   };
