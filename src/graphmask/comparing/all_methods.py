@@ -194,7 +194,9 @@ def _parts(
             "tolerance on average over the data they are chosen on."
         )
     else:
-        notes.append("Thresholds of soft methods: of .1, .2, ..., .9 the one with the best F1 on the data they are chosen on.")
+        notes.append(
+            "Thresholds of soft methods: of .1, ..., .9 the one with the best F1 on the data they are chosen on."
+        )
     if calibrating is loader:
         notes.append("No validation data were given: thresholds were chosen on the data that methods learn from.")
     if test is None:
