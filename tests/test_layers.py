@@ -26,6 +26,7 @@ LAYERS = (
     "devices",
     "divergence",
     "files",
+    "locks",
     "team",
     "graphs",
     "ops",

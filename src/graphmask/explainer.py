@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from graphmask import files
+from graphmask import files, locks
 from graphmask import team as distributed
 from graphmask.devices import device_of
 from graphmask.divergence import Function
@@ -143,8 +144,10 @@ class GraphMask(Method):
         if self.precision is None:
             told = batches.check_precision(distributed.precision(accelerator))
             self.subject = replace(self.subject, precision=told)
+        held = nullcontext() if checkpoint is None else locks.alone_at(Path(checkpoint), team.rank, team.size)
         try:
-            return self._fit(loader, validation, epochs, checkpoint, progress, accumulate, team)
+            with held:
+                return self._fit(loader, validation, epochs, checkpoint, progress, accumulate, team)
         except WorkerLost as lost:
             there = checkpoint is not None and Path(checkpoint).exists()
             advice = f"the checkpoint at {checkpoint} resumes" if there else "with checkpoint=FILE it could resume"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
+from graphmask import locks, team
 from graphmask.experiments import folder
 from graphmask.experiments.study import Context, CorpusT, ModelT, Run, Study
 from graphmask.launch import first
@@ -27,8 +28,17 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
 def run(study: Study[CorpusT, ModelT], context: Context) -> Run[CorpusT, ModelT]:
     """Train (or go on training), fit gates (or go on), explain the test part, measure; all of it in the folder.
 
-    In several processes all end with the whole run, and the first one writes.
+    In several processes all end with the whole run, and the first one writes. Another run at the same folder is
+    refused as long.
     """
+    if context.folder is None:
+        return _run(study, context)
+    together = team.team()
+    with locks.alone_at(context.folder, together.rank, together.size):
+        return _run(study, context)
+
+
+def _run(study: Study[CorpusT, ModelT], context: Context) -> Run[CorpusT, ModelT]:
     with one_thread(study.one_thread):
         corpus = study.prepare(context)
         model, trained = study.train(corpus, context)

@@ -1,7 +1,4 @@
-"""Locks on a folder: one writer per rank, all with the same number of processes, none during a compaction.
-
-Where the system has no locks (not a Unix, some network file systems), nothing is locked and no error is raised.
-"""
+"""Locks on a store: one writer per rank, all with the same number of processes, none during a compaction."""
 
 from __future__ import annotations
 
@@ -11,13 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from graphmask import files
+from graphmask import files, locks
 from graphmask.errors import CannotWrite, GraphMaskError
-
-try:
-    import fcntl
-except ImportError:  # not a Unix
-    fcntl = None  # type: ignore[assignment]
 
 _LOCK = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock")
 
@@ -32,7 +24,8 @@ def writing(folder: Path, rank: int, world: int) -> Iterator[None]:
         if isinstance(error.__cause__, FileExistsError | NotADirectoryError):
             raise GraphMaskError(f"Expected a folder to write to at {folder}, found a file.") from None
         raise
-    with _held(folder, alone=False), _rank(folder, rank, world):
+    mine = folder / f".writer-{rank}-of-{world}.lock"
+    with locks.held(folder, folder, alone=False), locks.held_file(mine, folder):
         _check_world(folder, world)
         yield
 
@@ -40,55 +33,8 @@ def writing(folder: Path, rank: int, world: int) -> Iterator[None]:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold the lock that excludes all writers."""
-    with _held(folder, alone=True):
+    with locks.held(folder, folder, alone=True):
         yield
-
-
-@contextmanager
-def _held(path: Path, *, alone: bool, create: bool = False) -> Iterator[int]:
-    with files.writing(path):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o666)
-    try:
-        if not _lock(handle, alone):
-            raise GraphMaskError(
-                f"Expected to write to {path.parent if create else path} alone, found another process at it. Wait for "
-                "it, or write elsewhere."
-            )
-        yield handle
-    finally:
-        if fcntl is not None:
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough: a loader's workers have the handle too
-        os.close(handle)
-
-
-def _lock(handle: int, alone: bool) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # a network file system without locks
-    return True
-
-
-@contextmanager
-def _rank(folder: Path, rank: int, world: int) -> Iterator[None]:
-    path = folder / f".writer-{rank}-of-{world}.lock"
-    while True:
-        with _held(path, alone=True, create=True) as handle:
-            try:
-                if not os.path.samestat(os.stat(path), os.fstat(handle)):
-                    continue
-            except FileNotFoundError:
-                continue  # the one before us took it away just now
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
 
 
 def _check_world(folder: Path, world: int) -> None:
@@ -99,7 +45,7 @@ def _check_world(folder: Path, world: int) -> None:
             with suppress(FileNotFoundError):
                 handle = os.open(path, os.O_RDONLY)
                 try:
-                    if not _lock(handle, alone=False):
+                    if not locks.lock(handle, alone=False):
                         raise GraphMaskError(
                             f"Expected all that write to {folder} to be {world} processes, found one of {match[2]} at "
                             "it. Wait for it, or start all with the same number."
