@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,9 +143,8 @@ class GraphMask(Method):
         if self.precision is None:
             told = batches.check_precision(distributed.precision(accelerator))
             self.subject = replace(self.subject, precision=told)
-        held = nullcontext() if checkpoint is None else locks.alone_at(Path(checkpoint), team.rank, team.size)
         try:
-            with held:
+            with locks.alone_at(checkpoint, team.rank, team.size):
                 return self._fit(loader, validation, epochs, checkpoint, progress, accumulate, team)
         except WorkerLost as lost:
             there = checkpoint is not None and Path(checkpoint).exists()

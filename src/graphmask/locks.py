@@ -20,8 +20,15 @@ except ImportError:  # not a Unix
 
 
 @contextmanager
-def alone_at(path: Path, rank: int = 0, world: int = 1) -> Iterator[None]:
-    """Hold the lock of everybody who writes to this file or into this folder; of several processes, each its own."""
+def alone_at(path: str | Path | None, rank: int = 0, world: int = 1) -> Iterator[None]:
+    """Hold the lock of whoever writes to this file or into this folder; of several processes, each its own.
+
+    Without a path nothing is locked.
+    """
+    if path is None:
+        yield
+        return
+    path = Path(path)
     name = f".{path.name}.lock" if world == 1 else f".{path.name}.{rank}-of-{world}.lock"
     with files.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

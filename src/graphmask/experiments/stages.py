@@ -31,8 +31,6 @@ def run(study: Study[CorpusT, ModelT], context: Context) -> Run[CorpusT, ModelT]
     In several processes all end with the whole run, and the first one writes. Another run at the same folder is
     refused as long.
     """
-    if context.folder is None:
-        return _run(study, context)
     together = team.team()
     with locks.alone_at(context.folder, together.rank, together.size):
         return _run(study, context)
