@@ -85,9 +85,9 @@ def _resumable(out: Path, command: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         saved = sorted(path.name for path in out.glob("*")) if out.is_dir() else []
-        kept = f"Saved in {out}: {', '.join(saved)}." if saved else f"Nothing was saved in {out} yet."
+        left = f"Saved in {out}: {', '.join(saved)}." if saved else f"Nothing was saved in {out} yet."
         advice = "goes on from there" if saved else "starts again"
-        say(f"\nstopped. {kept} The same command {advice}: {command}")
+        say(f"\nstopped. {left} The same command {advice}: {command}")
         raise typer.Exit(130) from None
 
 

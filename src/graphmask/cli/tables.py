@@ -24,12 +24,12 @@ def collect(plan: Sequence[everything.Planned]) -> list[everything.Named]:
     return found
 
 
-def write_tables(folder: Path, found: Iterable[everything.Named], rows: int) -> None:
+def write_tables(folder: Path, tables: Iterable[everything.Named], rows: int) -> None:
     """Show the tables and write them: each as CSV, all as JSON, where `graphmask report` finds them."""
     from graphmask.files import write_bytes
 
     figures: dict[str, Any] = {}
-    for table in found:
+    for table in tables:
         name, title, frame, note = table
         cells = [[_short(cell) for cell in row] for row in frame.head(rows).rows()]
         remarks = [note, f"first {rows} of {frame.height} rows" if frame.height > rows else ""]

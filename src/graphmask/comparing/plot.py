@@ -19,36 +19,36 @@ if TYPE_CHECKING:
 LONGEST = 60
 
 
-def plot(found: Measured, column: str | None, ax: Axes | None) -> Axes:
+def plot(measured: Measured, column: str | None, ax: Axes | None) -> Axes:
     """Bars of one column with their spread over seeds, or the sparsity curves."""
     try:
         from matplotlib import pyplot
     except ImportError:
         raise GraphMaskError("Expected matplotlib to be installed. Try: pip install graphmask[plot]") from None
     if column is None:
-        column = next((name for name in ("f1", "divergence") if name in found.columns), found.columns[0])
-    if column != "curves" and column not in found.columns:
-        raise GraphMaskError(f"Expected a column among {', '.join(found.columns)}, or 'curves', got {column!r}.")
+        column = next((name for name in ("f1", "divergence") if name in measured.columns), measured.columns[0])
+    if column != "curves" and column not in measured.columns:
+        raise GraphMaskError(f"Expected a column among {', '.join(measured.columns)}, or 'curves', got {column!r}.")
     if ax is None:
-        height = 4.0 if column == "curves" else 0.35 * len(found.methods) + 1.2
+        height = 4.0 if column == "curves" else 0.35 * len(measured.methods) + 1.2
         ax = pyplot.subplots(figsize=(7, height), layout="constrained")[1]
     if column == "curves":
-        _curves(found, ax)
+        _curves(measured, ax)
     else:
-        _bars(found, column, ax)
+        _bars(measured, column, ax)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     return ax
 
 
-def picture(found: Measured, path: Path) -> Path:
+def picture(measured: Measured, path: Path) -> Path:
     """The chart as a PNG file, without a window and without leaving a figure open."""
     import matplotlib
 
     before = matplotlib.get_backend()
     matplotlib.use("Agg")
     try:
-        figure: Any = plot(found, None, None).get_figure()
+        figure: Any = plot(measured, None, None).get_figure()
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=150)
         matplotlib.pyplot.close(figure)
@@ -58,12 +58,12 @@ def picture(found: Measured, path: Path) -> Path:
     return path
 
 
-def _bars(found: Measured, column: str, ax: Axes) -> None:
+def _bars(measured: Measured, column: str, ax: Axes) -> None:
     about = COLUMNS[column]
-    known = [(name, found.figure(name, column)) for name in found.methods]
+    known = [(name, measured.figure(name, column)) for name in measured.methods]
     names = [name for name, value in known if value is not None]
     values: list[Any] = [value for _, value in known if value is not None]
-    errors = [found.spread(name, column) or 0.0 for name in names]
+    errors = [measured.spread(name, column) or 0.0 for name in names]
     ax.barh([visible(name, LONGEST) for name in names], values, xerr=errors, color="#0072b2", error_kw={"lw": 0.8})
     ax.invert_yaxis()
     for text in ax.get_yticklabels():
@@ -73,8 +73,8 @@ def _bars(found: Measured, column: str, ax: Axes) -> None:
     ax.set_title(about.label, fontsize=10)
 
 
-def _curves(found: Measured, ax: Axes) -> None:
-    for name, seeds in found.curves.items():
+def _curves(measured: Measured, ax: Axes) -> None:
+    for name, seeds in measured.curves.items():
         levels = [point["level"] for point in seeds[0]]
         means = [sum(curve[step]["divergence"] for curve in seeds) / len(seeds) for step in range(len(levels))]
         ax.plot(levels, means, marker="o", ms=3, lw=1.2, label=visible(name, LONGEST))

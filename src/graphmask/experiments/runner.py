@@ -105,29 +105,29 @@ class KnownAnswerStudy(Study[Graphs, nn.Module]):
 
     def train(self, corpus: Graphs, context: Context) -> tuple[nn.Module, dict[str, Any]]:
         """As a run that was stopped left the model, or trained now and kept for one that will be."""
-        kept = context.at(TRAINED)
-        model, about = self.trained or self._left(corpus, kept, context) or self._anew(kept, context)
+        model_file = context.at(TRAINED)
+        model, about = self.trained or self._left(corpus, model_file, context) or self._anew(model_file, context)
         context.say(f"its accuracy is {about['accuracy']:.2%}")
         team.team().align(model)  # each process trained it
         return model, {"model": about}
 
-    def _left(self, corpus: Graphs, kept: Path | None, context: Context) -> Trained | None:
-        if kept is None or not kept.exists():
+    def _left(self, corpus: Graphs, model_file: Path | None, context: Context) -> Trained | None:
+        if model_file is None or not model_file.exists():
             return None
-        tensors, about = files.read(kept, "model")
+        tensors, about = files.read(model_file, "model")
         if (about.pop("task", None), about.pop("seed", None)) != (self.name, self.seed):
             return None
-        context.say(f"the {self.name} model was trained before: {kept}")
+        context.say(f"the {self.name} model was trained before: {model_file}")
         model = self.make(corpus)
-        with files.understood(kept, "model"):
+        with files.understood(model_file, "model"):
             model.load_state_dict(tensors)
         return model.eval(), about
 
-    def _anew(self, kept: Path | None, context: Context) -> Trained:
+    def _anew(self, model_file: Path | None, context: Context) -> Trained:
         context.say(f"training the {self.name} model ...")
         model, about = train_model(self.name, self.seed, context.progress and team.first())
-        if kept is not None and team.launched() == 1:  # of several processes each trains its own
-            files.write(kept, "model", model.state_dict(), {"task": self.name, "seed": self.seed, **about})
+        if model_file is not None and team.launched() == 1:  # of several processes each trains its own
+            files.write(model_file, "model", model.state_dict(), {"task": self.name, "seed": self.seed, **about})
         return model, about
 
     def fit(

@@ -214,12 +214,12 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
         return result
 
 
-def _certify(result: PygExplanation | HeteroExplanation, found: Explanation) -> None:
-    result.divergence, result.flips, result.faithful = found.divergence, found.flips, found.faithful
-    if found.unrepaired is not None:
-        result.unrepaired = found.unrepaired
-    if found.unseen:
-        result.unseen = found.unseen
+def _certify(result: PygExplanation | HeteroExplanation, explanation: Explanation) -> None:
+    result.divergence, result.flips, result.faithful = explanation.divergence, explanation.flips, explanation.faithful
+    if explanation.unrepaired is not None:
+        result.unrepaired = explanation.unrepaired
+    if explanation.unseen:
+        result.unseen = explanation.unseen
 
 
 def _edge_mask(scores: Tensor, kept: Tensor) -> Tensor:

@@ -115,18 +115,18 @@ def _room(value: Tensor | None) -> np.ndarray | None:
 
 
 def locations(
-    rows: Sequence[Rows], values: Sequence[Tensor], weights: Sequence[Tensor], top: Tensor, kept: slice | None = None
+    rows: Sequence[Rows], values: Sequence[Tensor], weights: Sequence[Tensor], top: Tensor, saved: slice | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """[E] as `kernels.head` with `Top.joined`, and what `gates_backward` needs of the k edges ``kept``.
+    """[E] as `kernels.head` with `Top.joined`, and what `gates_backward` needs of the k edges ``saved``.
 
     That is LayerNorm's results [k, h], what they were divided by, inverted [k], and locations before they were clamped
     [k], laid end to end. Columns are projected by PyTorch, block by block, so that no row is made per edge.
     """
     edges, width = len(rows[0].index), rows[0].table.shape[1]
     location = top.new_empty(edges)
-    found = None if kept is None else top.new_empty(len(range(edges)[kept]) * (width + 2))
+    found = None if saved is None else top.new_empty(len(range(edges)[saved]) * (width + 2))
     arrays = _array(top), LIMIT, location.numpy(), _room(found)
-    parts, first_and_step = _parts(rows, {id(one): _array(one) for one in tables(rows)}), _first_and_step(kept or ALL)
+    parts, first_and_step = _parts(rows, {id(one): _array(one) for one in tables(rows)}), _first_and_step(saved or ALL)
 
     def run(start: int, stop: int, dense: np.ndarray | None) -> None:
         _fused.gates(width, parts, dense, *arrays, *first_and_step, start, stop)
@@ -164,17 +164,17 @@ def _nowhere(error: IndexError) -> GraphMaskError:
 
 
 def gates_backward(
-    grad: Tensor, rows: Sequence[Rows], kept: Tensor, top: Tensor, trained: slice, *, of_columns: bool
+    grad: Tensor, rows: Sequence[Rows], saved: Tensor, top: Tensor, trained: slice, *, of_columns: bool
 ) -> tuple[list[Tensor], Tensor, Tensor | None]:
-    """Gradients of the tables, of ``top``, and, if wanted, of the columns' sum [k, h]; ``kept`` is of `locations`."""
+    """Gradients of the tables, of ``top``, and, if wanted, of the columns' sum [k, h]; ``saved`` is of `locations`."""
     width = rows[0].table.shape[1]
     of_table = {id(table): torch.zeros_like(table, memory_format=torch.contiguous_format) for table in tables(rows)}
     of_top = torch.zeros_like(top)
-    columns = top.new_empty(len(kept) // (width + 2), width) if of_columns else None
+    columns = top.new_empty(len(saved) // (width + 2), width) if of_columns else None
     parts = _parts(rows, {key: value.numpy() for key, value in of_table.items()})
     arrays = (
         _array(grad),
-        _array(kept),
+        _array(saved),
         _array(top),
         LIMIT,
         of_top.numpy(),
@@ -188,11 +188,11 @@ def gates_backward(
 
 
 def blend(
-    messages: Tensor, gate: Tensor, baseline: Tensor, kept: slice | None, *, in_place: bool
+    messages: Tensor, gate: Tensor, baseline: Tensor, saved: slice | None, *, in_place: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """As `kernels.blend`; and a copy of the messages that are ``kept``, as they were."""
+    """As `kernels.blend`; and a copy of the messages that are ``saved``, as they were."""
     edges, width = messages.shape
-    copies = None if kept is None else messages.new_empty(len(range(edges)[kept]), width)
+    copies = None if saved is None else messages.new_empty(len(range(edges)[saved]), width)
     to = messages if in_place else torch.empty_like(messages)
     _fused.blend(
         _array(messages),
@@ -200,7 +200,7 @@ def blend(
         _array(baseline),
         to.detach().numpy(),
         _room(copies),
-        *_first_and_step(kept or ALL),
+        *_first_and_step(saved or ALL),
     )
     return to, copies
 
@@ -209,7 +209,7 @@ def blend_backward(
     grad: Tensor,
     gate: Tensor,
     baseline: Tensor,
-    kept: tuple[Tensor, slice] | None,
+    saved: tuple[Tensor, slice] | None,
     picked: tuple[Tensor, int] | None,
     *,
     of_baseline: bool,
@@ -217,11 +217,11 @@ def blend_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of the messages [E, D], the gates [E], the baseline [D] and the nodes [N, D].
 
-    Of the gates only where messages were ``kept`` (those, and which they are); of the nodes where messages were
+    Of the gates only where messages were ``saved`` (those, and which they are); of the nodes where messages were
     ``picked`` (sender of each, N).
     """
     width = grad.shape[1]
-    copies, rows = (None, ALL) if kept is None else (_array(kept[0]), kept[1])
+    copies, rows = (None, ALL) if saved is None else (_array(saved[0]), saved[1])
     source, nodes = (None, 0) if picked is None else (_array(picked[0].long()), picked[1])
     d_gate = None if copies is None else gate.new_empty(len(gate)) if rows == ALL else gate.new_zeros(len(gate))
     d_baseline = grad.new_zeros(width) if of_baseline else None

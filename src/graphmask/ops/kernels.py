@@ -44,11 +44,11 @@ class _Blend(torch.autograd.Function):
     ) -> Tensor:
         ctx.rows = rows
         ctx.count = 0 if nodes is None else len(nodes)
-        kept = rows if ctx.needs_input_grad[1] else None
-        out, copies = fused.blend(m, z, b, None if kept == ALL else kept, in_place=in_place)
+        saved = rows if ctx.needs_input_grad[1] else None
+        out, copies = fused.blend(m, z, b, None if saved == ALL else saved, in_place=in_place)
         if in_place:
             ctx.mark_dirty(m)
-        ctx.save_for_backward(m if kept == ALL else copies, z, b, source)
+        ctx.save_for_backward(m if saved == ALL else copies, z, b, source)
         return out
 
     @staticmethod
@@ -56,9 +56,9 @@ class _Blend(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         m, z, b, source = ctx.saved_tensors
         need_m, need_z, need_b, _, _, need_nodes, _ = ctx.needs_input_grad
-        kept, picked = (m, ctx.rows) if need_z else None, (source, ctx.count) if need_nodes else None
+        saved, picked = (m, ctx.rows) if need_z else None, (source, ctx.count) if need_nodes else None
         grad_m, grad_z, grad_b, grad_nodes = fused.blend_backward(
-            grad, z, b, kept, picked, of_baseline=need_b, of_messages=need_m
+            grad, z, b, saved, picked, of_baseline=need_b, of_messages=need_m
         )
         return grad_m, grad_z, grad_b, None, None, grad_nodes, None
 
@@ -154,18 +154,18 @@ class _Head(torch.autograd.Function):
     ) -> Tensor:
         """``projections``: the tables that ``rows`` are of, and a weight for each of ``values``."""
         weights = projections[len(projections) - len(values) :]
-        location, kept = fused.locations(rows, values, weights, top, trained)
+        location, saved = fused.locations(rows, values, weights, top, trained)
         ctx.trained, ctx.rows = trained, rows
         ctx.values = [value[trained].contiguous() for value in values]  # not a view: it would keep all messages
-        ctx.save_for_backward(kept, top)
+        ctx.save_for_backward(saved, top)
         return location
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        kept, top = ctx.saved_tensors
+        saved, top = ctx.saved_tensors
         d_tables, d_top, of_columns = fused.gates_backward(
-            grad, ctx.rows, kept, top, ctx.trained, of_columns=bool(ctx.values)
+            grad, ctx.rows, saved, top, ctx.trained, of_columns=bool(ctx.values)
         )
         d_weights = [] if of_columns is None else [of_columns.t() @ value for value in ctx.values]
         return None, None, None, d_top, *d_tables, *d_weights

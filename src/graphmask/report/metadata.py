@@ -144,15 +144,15 @@ def labels(explanation: Explanation, node_labels: Sequence[str] | None = None) -
     )
 
 
-def _node_labels(info: Mapping[str, Any], nodes: int, found: Metadata) -> list[str] | None:
+def _node_labels(info: Mapping[str, Any], nodes: int, metadata: Metadata) -> list[str] | None:
     """Those of a question may end where its mentions do; without any, they are what is mentioned."""
-    if found.question is None:
-        return _texts(info, "node_labels", nodes, "nodes", found.notes)
-    mentions, labels = len(found.question.mentions), info.get("node_labels")
+    if metadata.question is None:
+        return _texts(info, "node_labels", nodes, "nodes", metadata.notes)
+    mentions, labels = len(metadata.question.mentions), info.get("node_labels")
     count = mentions if isinstance(labels, list | tuple) and len(labels) == mentions else nodes
-    texts = _texts(info, "node_labels", count, "nodes", found.notes)
+    texts = _texts(info, "node_labels", count, "nodes", metadata.notes)
     if texts is None:
-        texts = [found.question.text(node) for node in range(mentions)]
+        texts = [metadata.question.text(node) for node in range(mentions)]
     return [*texts, *["padding"] * (nodes - len(texts))]
 
 

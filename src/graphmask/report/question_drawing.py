@@ -85,11 +85,11 @@ class Drawing:
         return [(role, SIGNS[role], words) for role, words in ROLES.items() if role in present]
 
 
-def choose(question: Question, found: Sequence[Message]) -> tuple[list[int], list[Message]]:
+def choose(question: Question, messages: Sequence[Message]) -> tuple[list[int], list[Message]]:
     """The mentions and messages to draw."""
     nodes: set[int] = set()
     chosen: list[Message] = []
-    for message in found:
+    for message in messages:
         if len(chosen) < LINES and len(nodes | set(message.ends)) <= MENTIONS:
             nodes |= set(message.ends)
             chosen.append(message)
@@ -100,11 +100,11 @@ def choose(question: Question, found: Sequence[Message]) -> tuple[list[int], lis
     return sorted(nodes | set(telling[: max(0, MENTIONS - len(nodes))])), chosen
 
 
-def draw(question: Question, found: Sequence[Message], sites: int) -> Drawing:
-    """Place what :func:`choose` takes of ``found``. Deterministic."""
-    nodes, chosen = choose(question, found)
+def draw(question: Question, messages: Sequence[Message], sites: int) -> Drawing:
+    """Place what :func:`choose` takes of ``messages``. Deterministic."""
+    nodes, chosen = choose(question, messages)
     plan = _Plan(question, nodes, chosen, sites)
-    kept, drawn = (len({edge for m in group for _, edge in m.hops}) for group in (found, chosen))
+    kept, drawn = (len({edge for m in group for _, edge in m.hops}) for group in (messages, chosen))
     if drawn == kept:
         words = f"All {kept:,} kept edges are drawn" if kept > 1 else "The kept edge is drawn" if kept else ""
     else:

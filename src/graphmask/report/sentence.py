@@ -133,12 +133,12 @@ def _text(
     return "  ".join(f"{arrow} {text}" for arrow, text in parts)
 
 
-def layout(words: Sequence[str], found: Sequence[Arc], roles: Sequence[Role] = ()) -> Sentence:
+def layout(words: Sequence[str], drawn: Sequence[Arc], roles: Sequence[Role] = ()) -> Sentence:
     """Place ``words``, arcs and roles. Deterministic; no label is wider than its arc."""
-    shift, room = ports(len(words), found)
+    shift, room = ports(len(words), drawn)
     boxes = [max(text_width(cut(w, LONGEST_WORD), WORD) + 12, room[i], 20.0) for i, w in enumerate(words)]
     needs: list[list[tuple[int, float]]] = [[] for _ in words]
-    for number, arc in enumerate(found):
+    for number, arc in enumerate(drawn):
         if arc.low < arc.high:
             outside = shift[number][0] - shift[number][1]
             needs[arc.high].append((arc.low, outside + max(text_width(arc.text, LABEL) + 18, 16)))
@@ -148,9 +148,9 @@ def layout(words: Sequence[str], found: Sequence[Arc], roles: Sequence[Role] = (
         x.append(max([at, *(x[low] + need for low, need in needs[i])]))
     ends = [
         (x[a.low] + s[0], x[a.high] + s[1]) if a.low < a.high else (x[a.low] + s[0] - LOOP, x[a.low] + s[0] + LOOP)
-        for a, s in zip(found, shift, strict=True)
+        for a, s in zip(drawn, shift, strict=True)
     ]
-    levels = levels_of(found, ends)
+    levels = levels_of(drawn, ends)
     step = min(LEVEL, TALLEST / max([1, *levels]))
     base = round(24 + step * max([0, *levels]), 1)
     placed = [
@@ -159,9 +159,9 @@ def layout(words: Sequence[str], found: Sequence[Arc], roles: Sequence[Role] = (
             round(left, 1),
             round(right, 1),
             round(base - 8 - step * level, 1),
-            round(_clear(number, found, ends, levels), 1),
+            round(_clear(number, drawn, ends, levels), 1),
         )
-        for number, (arc, (left, right), level) in enumerate(zip(found, ends, levels, strict=True))
+        for number, (arc, (left, right), level) in enumerate(zip(drawn, ends, levels, strict=True))
     ]
     width = x[-1] + boxes[-1] / 2 + 8 if x else 0.0
     beneath, rows, width = _roles(x, boxes, roles, base + 36, width)
@@ -172,28 +172,28 @@ def layout(words: Sequence[str], found: Sequence[Arc], roles: Sequence[Role] = (
     )  # fmt: skip
 
 
-def ports(count: int, found: Sequence[Arc]) -> tuple[list[tuple[float, float]], list[float]]:
+def ports(count: int, drawn: Sequence[Arc]) -> tuple[list[tuple[float, float]], list[float]]:
     """How far beside the middle of its words each arc ends, and the room each word needs for that.
 
     From left to right: arcs from the left, the shortest first; loops; arcs to the right, the longest first. So
     arcs that share a word never cross there.
     """
     at: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]
-    for number, arc in enumerate(found):
+    for number, arc in enumerate(drawn):
         span = arc.high - arc.low
         if span:
             at[arc.high].append((0, span, number, 1))
             at[arc.low].append((2, -span, -number, 0))
         else:
             at[arc.low].append((1, 0, number, 0))
-    shift = [[0.0, 0.0] for _ in found]
+    shift = [[0.0, 0.0] for _ in drawn]
     room = []
     for ends in at:
         ends.sort()
         gap = 10.0 if len(ends) <= 6 else max(3.0, 60 / len(ends))
         # The label of a loop may be wider than the loop.
         sizes = [
-            max(2 * LOOP + 4, text_width(found[number].text, LABEL) + 8) if side == 1 else gap
+            max(2 * LOOP + 4, text_width(drawn[number].text, LABEL) + 8) if side == 1 else gap
             for side, _, number, _ in ends
         ]
         reach = -sum(sizes) / 2
@@ -204,10 +204,10 @@ def ports(count: int, found: Sequence[Arc]) -> tuple[list[tuple[float, float]], 
     return [(a, b) for a, b in shift], room
 
 
-def levels_of(found: Sequence[Arc], ends: Sequence[tuple[float, float]]) -> list[int]:
+def levels_of(drawn: Sequence[Arc], ends: Sequence[tuple[float, float]]) -> list[int]:
     """1 is the lowest; an arc is above all shorter ones it meets."""
-    levels = [0] * len(found)
-    order = sorted(range(len(found)), key=lambda n: (found[n].high - found[n].low, found[n].low, n))
+    levels = [0] * len(drawn)
+    order = sorted(range(len(drawn)), key=lambda n: (drawn[n].high - drawn[n].low, drawn[n].low, n))
     done: list[int] = []
     for n in order:
         left, right = ends[n]
@@ -217,11 +217,11 @@ def levels_of(found: Sequence[Arc], ends: Sequence[tuple[float, float]]) -> list
     return levels
 
 
-def _clear(number: int, found: Sequence[Arc], ends: Sequence[tuple[float, float]], levels: Sequence[int]) -> float:
+def _clear(number: int, drawn: Sequence[Arc], ends: Sequence[tuple[float, float]], levels: Sequence[int]) -> float:
     """Where along its arc a label is not crossed by the end of a higher arc; the middle if nowhere."""
     left, right = ends[number]
-    middle, half = (left + right) / 2, text_width(found[number].text, LABEL) / 2 + 3
-    if not found[number].text:
+    middle, half = (left + right) / 2, text_width(drawn[number].text, LABEL) / 2 + 3
+    if not drawn[number].text:
         return middle
     in_the_way = [x for m, pair in enumerate(ends) if levels[m] > levels[number] for x in pair if left < x < right]
     space = max(0.0, (right - left) / 2 - half - 4)

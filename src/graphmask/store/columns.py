@@ -68,7 +68,7 @@ def schemas(output: str | None) -> tuple[pa.Schema, pa.Schema]:
 
 def tables(
     batch: Any,
-    found: list[Explanation],
+    explanations: list[Explanation],
     first: int,
     divergence: Divergence,
     baselines: tuple[Tensor, ...],
@@ -76,33 +76,36 @@ def tables(
     where: str,
 ) -> tuple[pa.Table, pa.Table]:
     """Rows for the graphs and the edges of a batch whose first graph has the number ``first``."""
-    graphs, edges = schemas(name_of(found[0].original.dtype))
-    columns = _edges(found, where)
-    kept, carried = (np.bincount(columns["graph"], columns[name], len(found)) for name in ("kept", "carried"))
-    rows = _graphs(batch, found, divergence, baselines) | {"retained": kept / np.maximum(carried, 1), "metadata": notes}
-    rows["graph"], columns["graph"] = np.arange(first, first + len(found)), columns["graph"] + first
+    graphs, edges = schemas(name_of(explanations[0].original.dtype))
+    columns = _edges(explanations, where)
+    kept, carried = (np.bincount(columns["graph"], columns[name], len(explanations)) for name in ("kept", "carried"))
+    rows = _graphs(batch, explanations, divergence, baselines) | {
+        "retained": kept / np.maximum(carried, 1),
+        "metadata": notes,
+    }
+    rows["graph"], columns["graph"] = np.arange(first, first + len(explanations)), columns["graph"] + first
     return _table(rows, graphs), _table(columns, edges)
 
 
-def _edges(found: list[Explanation], where: str) -> dict[str, Any]:
+def _edges(explanations: list[Explanation], where: str) -> dict[str, Any]:
     """Rows of the table of edges, sorted by graph, then layer, then edge."""
-    edges = np.array([e.edge_index.shape[1] for e in found])
-    rows = len(found[0].structure) * edges
+    edges = np.array([e.edge_index.shape[1] for e in explanations])
+    rows = len(explanations[0].structure) * edges
     within = np.arange(rows.sum()) - np.repeat(rows.cumsum() - rows, rows)
     layer, edge = np.divmod(within, np.repeat(edges, rows))
     column = edge + np.repeat(edges.cumsum() - edges, rows)  # in the edges of all graphs side by side
-    source, target = _beside([e.edge_index for e in found])
-    types = [e.edge_type for e in found if e.edge_type is not None]
+    source, target = _beside([e.edge_index for e in explanations])
+    types = [e.edge_type for e in explanations if e.edge_type is not None]
     return {
-        "graph": np.repeat(np.arange(len(found)), rows),
+        "graph": np.repeat(np.arange(len(explanations)), rows),
         "layer": layer,
         "edge": edge,
         "source": source[column],
         "target": target[column],
         "type": _types(types, where)[column] if types else None,
-        "score": _beside([e.scores for e in found])[layer, column],
-        "kept": _beside([e.kept for e in found])[layer, column],
-        "carried": _beside([e.carried for e in found])[layer, column],
+        "score": _beside([e.scores for e in explanations])[layer, column],
+        "kept": _beside([e.kept for e in explanations])[layer, column],
+        "carried": _beside([e.carried for e in explanations])[layer, column],
     }
 
 
@@ -140,10 +143,10 @@ def _predictions(divergence: Divergence, original: Tensor) -> Tensor | None:
     return original.argmax(-1).int()
 
 
-def _labels(batch: Any, found: list[Explanation]) -> Any:
+def _labels(batch: Any, explanations: list[Explanation]) -> Any:
     """``batch.y`` where it has one row per graph, or one per node or output row."""
-    count = len(found)
-    y, owner = batches.labels_of(batch, sum(len(explanation.original) for explanation in found))
+    count = len(explanations)
+    y, owner = batches.labels_of(batch, sum(len(explanation.original) for explanation in explanations))
     if y is None or y.is_complex() or y.layout != torch.strided:
         return None
     y = cpu(y).reshape(y.shape or 1).double()
@@ -152,26 +155,26 @@ def _labels(batch: Any, found: list[Explanation]) -> Any:
     if owner is not None and owner.shape == y.shape[:1]:
         owner = cpu(owner)
         return _lists(y[owner.argsort(stable=True)], torch.bincount(owner, minlength=count).numpy())
-    if count == 1 and len(y) in (found[0].num_nodes, found[0].original.shape[0]):
+    if count == 1 and len(y) in (explanations[0].num_nodes, explanations[0].original.shape[0]):
         return _lists(y, np.array([len(y)]))
     return None
 
 
-def _own_baselines(found: list[Explanation], shared: tuple[Tensor, ...]) -> list[list[list[float]] | None]:
+def _own_baselines(explanations: list[Explanation], shared: tuple[Tensor, ...]) -> list[list[list[float]] | None]:
     """None for graphs that have the shared ones; mostly all graphs of a batch hold the very same tensors."""
     own: dict[tuple[int, ...], list[list[float]] | None] = {}
-    for explanation in found:
+    for explanation in explanations:
         key = tuple(map(id, explanation.baselines))
         if key not in own:
             mine = [cpu(baseline) for baseline in explanation.baselines]
             same = all(torch.equal(a, b) for a, b in zip(mine, shared, strict=True))
             own[key] = None if same else [baseline.tolist() for baseline in mine]
-    return [own[tuple(map(id, explanation.baselines))] for explanation in found]
+    return [own[tuple(map(id, explanation.baselines))] for explanation in explanations]
 
 
-def notes_of(metadata: Metadata | None, batch: Any, found: list[Explanation], where: str) -> list[str] | None:
+def notes_of(metadata: Metadata | None, batch: Any, explanations: list[Explanation], where: str) -> list[str] | None:
     """The user's notes on the graphs of a batch, and what explanations say of themselves, as JSON."""
-    count, own = len(found), [explanation.info_on_file() for explanation in found]
+    count, own = len(explanations), [explanation.info_on_file() for explanation in explanations]
     if metadata is None:
         return [json.dumps(info, ensure_ascii=False) for info in own] if any(own) else None
     notes = metadata(batch)
@@ -181,7 +184,7 @@ def notes_of(metadata: Metadata | None, batch: Any, found: list[Explanation], wh
             f"Expected metadata(batch) to return a list of {count} dictionaries, one per graph of {where}, got {got}."
         )
     descriptions = [f"graph {number} of {where}" for number in range(count)]
-    for note, explanation, description in zip(notes, found, descriptions, strict=True):
+    for note, explanation, description in zip(notes, explanations, descriptions, strict=True):
         if isinstance(note, Mapping):
             labels.check(note, explanation, description)
     return [_note(note, info, description) for note, info, description in zip(notes, own, descriptions, strict=True)]

@@ -60,10 +60,10 @@ def check_hash(path: Path, expected: str) -> None:
         )
 
 
-def check_version(found: Any, path: Path) -> None:
-    if str(found) not in (str(FIRST_VERSION), str(VERSION)):
+def check_version(version: Any, path: Path) -> None:
+    if str(version) not in (str(FIRST_VERSION), str(VERSION)):
         raise GraphMaskError(
-            f"Expected version {FIRST_VERSION} or {VERSION} of the store's schema at {path}, found {found!r}. "
+            f"Expected version {FIRST_VERSION} or {VERSION} of the store's schema at {path}, found {version!r}. "
             "Install the version of graphmask that wrote it."
         )
 

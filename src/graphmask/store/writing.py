@@ -180,12 +180,14 @@ class _Writer:
                     ) from error
                 time.sleep(0.05)
 
-    def add(self, batch: Any, found: list[Explanation], content: str, notes: list[str] | None, number: int) -> None:
+    def add(
+        self, batch: Any, explanations: list[Explanation], content: str, notes: list[str] | None, number: int
+    ) -> None:
         where = f"batch {number}"
         if self.description is None:
-            self.begin(found[0])
+            self.begin(explanations[0])
         assert self.description is not None
-        dtypes = columns.dtypes(found[0])
+        dtypes = columns.dtypes(explanations[0])
         if dtypes["output"] != self.description["output"]:
             raise GraphMaskError(
                 f"Expected outputs of {self.description['output']} as on the first batch, got {dtypes['output']} on "
@@ -195,12 +197,14 @@ class _Writer:
             self.flush()
             self.dtypes = dtypes
         first = self.first + self.count
-        tables = columns.tables(batch, found, first, self.method.subject.divergence, self.baselines, notes, where)
+        tables = columns.tables(
+            batch, explanations, first, self.method.subject.divergence, self.baselines, notes, where
+        )
         self.pending.append(tables)
         self.contents.append(content)
-        files.extend(self.runs, Run(number, 1, len(found)))
-        self.graphs += len(found)
-        self.count += len(found)
+        files.extend(self.runs, Run(number, 1, len(explanations)))
+        self.graphs += len(explanations)
+        self.count += len(explanations)
         self.rows += sum(table.num_rows for table in tables)
         self.bytes += sum(table.nbytes for table in tables)
         late = time.monotonic() - self.since > SECONDS_PER_SHARD

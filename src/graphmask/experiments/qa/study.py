@@ -235,9 +235,9 @@ OWN = ("accuracy", "masked_accuracy", "accuracy_change", "prior", "rules", "reta
 REST = ("tolerance", "divergence", "flips", "faithful", "examples", "lost", "train_cpu_seconds", "fit_seconds")
 
 
-def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
+def figures(run: Run, tables: Sequence[Named]) -> dict[str, Any]:
     """The study's numbers for a file: the run's own, and every table as rows."""
-    by_name = {named.name: named.frame for named in found}
+    by_name = {named.name: named.frame for named in tables}
     summary: dict[str, Any] = {key: run.figures[key] for key in OWN}
     tally = Tally.of(run.store)
     summary["retained_by_layer"] = [kept / tally.kept for kept, _ in tally.per_site]
@@ -253,7 +253,7 @@ def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
     auc = {name: row["auc"] for name, row in agreed.items()}
     summary["evidence"] = {"auc": auc.pop("graphmask, all of test"), **auc}
     summary |= {key: run.figures[key] for key in REST}
-    return summary | {"tables": {named.name: named.frame.to_dicts() for named in found}}
+    return summary | {"tables": {named.name: named.frame.to_dicts() for named in tables}}
 
 
 #: Accuracy, as in the paper, and the answers that stay the same: of those that change, as many may get better as worse.

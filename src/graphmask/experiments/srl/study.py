@@ -223,9 +223,9 @@ def plan(run: Run, fits: int) -> list[Planned]:
 SEED_FIGURES = ("seed", "f1", "masked_f1", "f1_change", "retained", "divergence", "flips", "faithful")
 
 
-def figures(run: Run, found: Sequence[Named]) -> dict[str, Any]:
+def figures(run: Run, tables: Sequence[Named]) -> dict[str, Any]:
     """The study's numbers for a file: the run's own, and every table as rows."""
-    by_name = {named.name: named.frame for named in found}
+    by_name = {named.name: named.frame for named in tables}
     summary = {key: run.figures[key] for key in ("f1", "masked_f1", "f1_change", "retained", "retained_per_site")}
     # The tables below are of the first fit.
     summary |= fitting.summary(by_name, ("masked_f1", "f1_change", "retained"))

@@ -49,24 +49,24 @@ def _layers(rows: Sequence[Figures], key: str, digits: int = 1) -> list[str]:
 # Question answering --------------------------------------------------------------------------------------------
 
 
-def qa_rules(found: Figures) -> str:
-    rows = [[name, f"{accuracy:.1f}"] for name, accuracy in found["rules"].items()]
-    return table(["", "accuracy on test"], [*rows, ["**Entity-GCN**", f"**{found['accuracy']:.1f}**"]])
+def qa_rules(figures: Figures) -> str:
+    rows = [[name, f"{accuracy:.1f}"] for name, accuracy in figures["rules"].items()]
+    return table(["", "accuracy on test"], [*rows, ["**Entity-GCN**", f"**{figures['accuracy']:.1f}**"]])
 
 
-def qa_summary(found: Figures) -> str:
-    fits = found["tables"]["seeds"]
-    by_layer = " / ".join(_share(share) for share in found["retained_by_layer"])
+def qa_summary(figures: Figures) -> str:
+    fits = figures["tables"]["seeds"]
+    by_layer = " / ".join(_share(share) for share in figures["retained_by_layer"])
     rows = [
-        ["accuracy", f"{found['accuracy']:.1f}", "59.0"],
+        ["accuracy", f"{figures['accuracy']:.1f}", "59.0"],
         ["change of accuracy when masked, points", _over(fits, "accuracy_change", _signed), "-0.4"],
         ["messages retained", _over(fits, "retained", _hundred(1), " %"), "27 %"],
         ["of the kept, in layers 0 / 1 / 2 (seed 0)", by_layer, "51.6 / 28.8 / 19.6 %"],
         ["answers that change", _over(fits, "flips", _hundred(1), " %"), ""],
         ["explanations within tolerance", _over(fits, "faithful", _hundred(0), " %"), ""],
-        ["Fleiss' kappa of five fits", f"{found['kappa']:.2f}", "0.65"],
-        ["Jaccard of two of them", f"{found['jaccard']:.2f}", ""],
-        ["tolerance", f"{found['tolerance']:g}", "0.03"],
+        ["Fleiss' kappa of five fits", f"{figures['kappa']:.2f}", "0.65"],
+        ["Jaccard of two of them", f"{figures['jaccard']:.2f}", ""],
+        ["tolerance", f"{figures['tolerance']:g}", "0.03"],
     ]
     return table(["", "here", "paper (WikiHop)"], rows)
 
@@ -88,8 +88,10 @@ def _steps() -> list[tuple[str, str, float]]:
     return [("nothing", "superfluous", 0.0), *((f"{share} of the {kind}", kind, f) for share, kind, f in rest)]
 
 
-def qa_erosion(found: Figures) -> str:
-    lines = {(row["dropped"], row["fraction"]): row for row in found["tables"]["erosion"] if row["measure"] == "score"}
+def qa_erosion(figures: Figures) -> str:
+    lines = {
+        (row["dropped"], row["fraction"]): row for row in figures["tables"]["erosion"] if row["measure"] == "score"
+    }
     rows = []
     for name, kind, fraction in _steps():
         row = lines[kind, fraction]
@@ -97,8 +99,8 @@ def qa_erosion(found: Figures) -> str:
     return table(["dropped", "accuracy", "paper"], rows)
 
 
-def qa_types(found: Figures) -> str:
-    lines = found["tables"]["types"]
+def qa_types(figures: Figures) -> str:
+    lines = figures["tables"]["types"]
     rows = []
     for kind in dict.fromkeys(row["type"] for row in lines):
         of_kind = [row for row in lines if row["type"] == kind]
@@ -107,20 +109,20 @@ def qa_types(found: Figures) -> str:
     return table(["type", *(f"layer {n}" for n in range(len(rows[0]) - 2)), "share of all edges"], rows)
 
 
-def qa_overlap(found: Figures) -> str:
+def qa_overlap(figures: Figures) -> str:
     rows = [
         [
             str(row["layer"]),
             f"{_share(row['overlap_any'])} of {row['kept']:,}",
             f"{_share(row['base_rate'])} of {row['edges']:,}",
         ]
-        for row in found["tables"]["overlap"]
+        for row in figures["tables"]["overlap"]
     ]
     return table(["layer", "kept COREF edges beside a MATCH edge", "all COREF edges"], rows)
 
 
-def qa_query(found: Figures) -> str:
-    tables = found["tables"]
+def qa_query(figures: Figures) -> str:
+    tables = figures["tables"]
     rows = [
         [
             "questions with a kept edge between a mention of the subject and another node",
@@ -137,8 +139,8 @@ def qa_query(found: Figures) -> str:
     return table(["", "layer 0", "layer 1", "layer 2", "any layer", "paper"], rows)
 
 
-def qa_paths(found: Figures) -> str:
-    rows = [[row["path"], _share(row["share"])] for row in found["tables"]["shapes"][:8]]
+def qa_paths(figures: Figures) -> str:
+    rows = [[row["path"], _share(row["share"])] for row in figures["tables"]["shapes"][:8]]
     return table(["kept path from the subject", "share"], rows)
 
 
@@ -148,12 +150,12 @@ def _without(lines: Sequence[Figures]) -> tuple[float, list[str]]:
     return whole["value"], [f"{row['value']:.1f} ({row['change']:+.1f})" for row in each]
 
 
-def qa_layers(found: Figures) -> str:
-    whole, without = _without(found["tables"]["dropped"])
+def qa_layers(figures: Figures) -> str:
+    whole, without = _without(figures["tables"]["dropped"])
     rows = [
         [f"accuracy without the layer's messages ({whole:.1f} with all)", *without],
         ["the paper's (59.0 with all)", "33.1 (-25.9)", "41.6 (-17.4)", "52.0 (-7.0)"],
-        ["answers that change without them", *(_share(1 - same) for same in found["knockout_agreement"])],
+        ["answers that change without them", *(_share(1 - same) for same in figures["knockout_agreement"])],
     ]
     return table(["", "layer 0", "layer 1", "layer 2"], rows)
 
@@ -168,17 +170,17 @@ QA_ATTRIBUTION = {
 HARD = ("graphmask", "unamortised")
 
 
-def qa_attribution(found: Figures) -> str:
+def qa_attribution(figures: Figures) -> str:
     rows = []
     for method, paper in QA_ATTRIBUTION.items():
-        lines = [row for row in found["tables"]["attribution"] if row["method"] == method]
+        lines = [row for row in figures["tables"]["attribution"] if row["method"] == method]
         shares = _layers(lines, "kept_share" if method in HARD else "score_share")
-        rows.append([METHODS[method], *shares, paper, "yes" if found["ranks_agree"][method] else "no"])
+        rows.append([METHODS[method], *shares, paper, "yes" if figures["ranks_agree"][method] else "no"])
     header = ["share of the attribution", "layer 0", "layer 1", "layer 2", "paper, per cent"]
     return table([*header, "order as in the knock-out"], rows)
 
 
-def qa_evidence(found: Figures) -> str:
+def qa_evidence(figures: Figures) -> str:
     rows = [
         [
             METHODS[row["method"]],
@@ -186,16 +188,16 @@ def qa_evidence(found: Figures) -> str:
             f"{100 * row['auc']:.1f} ± {100 * row['margin']:.1f}",
             *(_share(row[key], 0) for key in ("precision", "recall", "path_precision")),
         ]
-        for row in found["tables"]["evidence"]
+        for row in figures["tables"]["evidence"]
     ]
     header = ["", "questions", "AUC", "precision of the kept", "recall", "precision on paths to the answer"]
     return table(header, rows)
 
 
-def qa_forms(found: Figures) -> str:
+def qa_forms(figures: Figures) -> str:
     rows = [
         [row["form"], _share(row["retained"]), _signed(row["accuracy_change"]), f"{row['divergence']:.3f}"]
-        for row in found["tables"]["forms"]
+        for row in figures["tables"]["forms"]
     ]
     return table(["form", "retained", "change of accuracy", "divergence"], rows)
 
@@ -205,11 +207,11 @@ def qa_forms(found: Figures) -> str:
 LABELLERS = {"lstm": "LSTM+GNN", "gnn": "GNN-only"}
 
 
-def _both(found: Figures, paper: tuple[str, str], cell: Callable[[Figures], str]) -> list[str]:
-    return [part for name, told in zip(LABELLERS, paper, strict=True) for part in (cell(found[name]), told)]
+def _both(figures: Figures, paper: tuple[str, str], cell: Callable[[Figures], str]) -> list[str]:
+    return [part for name, told in zip(LABELLERS, paper, strict=True) for part in (cell(figures[name]), told)]
 
 
-def srl_summary(found: Figures) -> str:
+def srl_summary(figures: Figures) -> str:
     def kinds(f: Figures) -> str:
         return " / ".join(f"{f['by_kind'][kind]['f1']:.1f}" for kind in ("V", "N"))
 
@@ -230,7 +232,7 @@ def srl_summary(found: Figures) -> str:
         ("Jaccard of two of them", none, lambda f: f"{f['jaccard']:.2f}"),
         ("tolerance", ("0.03", "0.03"), lambda f: f"{f['tolerance']:g}"),
     ]
-    rows = [[name, *_both(found, paper, cell)] for name, paper, cell in lines]
+    rows = [[name, *_both(figures, paper, cell)] for name, paper, cell in lines]
     return table(["", "LSTM+GNN", "paper", "GNN-only", "paper"], rows)
 
 
@@ -244,20 +246,20 @@ SRL_EROSION = {
 }
 
 
-def srl_erosion(found: Figures) -> str:
+def srl_erosion(figures: Figures) -> str:
     rows = []
     for name, kind, fraction in _steps():
         paper = SRL_EROSION.get((kind, fraction), ("", ""))
-        cells = {model: _between(*found[model]["erosion"][kind][f"{fraction:g}"]) for model in LABELLERS}
+        cells = {model: _between(*figures[model]["erosion"][kind][f"{fraction:g}"]) for model in LABELLERS}
         rows.append([name, cells["lstm"], paper[0], cells["gnn"], paper[1]])
     return table(["dropped", "LSTM+GNN", "paper", "GNN-only", "paper"], rows)
 
 
-def srl_labels(found: Figures) -> str:
+def srl_labels(figures: Figures) -> str:
     """The ten with the largest share of the kept."""
 
     def told(model: str, group: str) -> str:
-        lines = [row for row in found[model]["labels"] if row["group"] == group][:10]
+        lines = [row for row in figures[model]["labels"] if row["group"] == group][:10]
         return ", ".join(f"{row['label']} {_share(row['probability'], 0)}" for row in lines)
 
     rows = [[name, *(told(model, group) for model in LABELLERS)] for group, name in GROUPS.items()]
@@ -276,12 +278,12 @@ SRL_PATHS = {
 }
 
 
-def srl_paths(found: Figures) -> str:
+def srl_paths(figures: Figures) -> str:
     rows = []
     for (group, length), papers in SRL_PATHS.items():
         cells, counts = [], []
         for model, paper in zip(LABELLERS, papers, strict=True):
-            lines = [row for row in found[model]["paths"] if (row["group"], row["length"]) == (group, length)]
+            lines = [row for row in figures[model]["paths"] if (row["group"], row["length"]) == (group, length)]
             shares = {row["retained"]: row["share"] for row in lines}
             counts.append(f"{sum(row['paths'] for row in lines):,}")
             told = [f"{shares.get(kept, 0.0):.2f}".removeprefix("0") for kept in range(len(paper))]
@@ -291,13 +293,13 @@ def srl_paths(found: Figures) -> str:
     return table(["predicate, path length", "LSTM+GNN: 0", "1", "GNN-only: 0", "1", "2"], rows)
 
 
-def srl_layers(found: Figures) -> str:
-    lines = found["gnn"]["attribution"]
+def srl_layers(figures: Figures) -> str:
+    lines = figures["gnn"]["attribution"]
     rows = [
         [METHODS[method], *_layers([row for row in lines if row["method"] == method], "mean_score_share", 0)]
         for method in ("graphmask", "integrated_gradients", "gnn_explainer", "unamortised")
     ]
-    _, without = _without(found["gnn"]["dropped"])
+    _, without = _without(figures["gnn"]["dropped"])
     return table(["", "layer 1", "layer 2"], [*rows, ["F1 without the layer's messages", *without]])
 
 

@@ -38,9 +38,9 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(figures: dict[str, Any]) -> str:
     """Edge AUC of all; every figure per set; what the fits kept; what went wrong elsewhere."""
-    methods = [name for name in NAMES if any(name in about["methods"] for about in found.values())]
+    methods = [name for name in NAMES if any(name in about["methods"] for about in figures.values())]
     names = [NAMES[name] for name in methods]
 
     def cell(about: dict[str, Any], method: str, key: str, digits: int) -> str:
@@ -57,7 +57,7 @@ def markdown(found: dict[str, Any]) -> str:
                     *(cell(about, m, "auc", 1) for m in methods),
                     "yes" if first(about) else "no",
                 ]
-                for name, about in found.items()
+                for name, about in figures.items()
             ],
         )
     )
@@ -73,9 +73,9 @@ def markdown(found: dict[str, Any]) -> str:
         ("ms", "Milliseconds per explanation, in batches where the method can", 2),
         ("ms_alone", "Milliseconds per explanation, one at a time", 1),
     ):
-        rows = [[name, *(cell(about, method, key, digits) for method in methods)] for name, about in found.items()]
+        rows = [[name, *(cell(about, method, key, digits) for method in methods)] for name, about in figures.items()]
         parts.append(f"{title}\n\n" + _table(["set", *names], rows))
-    fits = {name: about["methods"]["graphmask"] for name, about in found.items() if "graphmask" in about["methods"]}
+    fits = {name: about["methods"]["graphmask"] for name, about in figures.items() if "graphmask" in about["methods"]}
     if fits:
         rows = [
             [
@@ -91,7 +91,7 @@ def markdown(found: dict[str, Any]) -> str:
         parts.append("Our fits\n\n" + _table(header, rows))
     trouble = [
         [name, NAMES[method], line.get("error") or "; ".join(line["notes"])]
-        for name, about in found.items()
+        for name, about in figures.items()
         for method, line in about["methods"].items()
         if "error" in line or "notes" in line
     ]
@@ -107,7 +107,7 @@ def of_file(figures: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def draw(found: dict[str, Any], path: Path) -> Path:
+def draw(figures: dict[str, Any], path: Path) -> Path:
     """Edge AUC by set, a dot per method."""
     import matplotlib
 
@@ -118,14 +118,14 @@ def draw(found: dict[str, Any], path: Path) -> Path:
     for number, (method, name) in enumerate(NAMES.items()):
         spots = [
             (column, about["methods"][method]["auc"])
-            for column, about in enumerate(found.values())
+            for column, about in enumerate(figures.values())
             if about["methods"].get(method, {}).get("auc") is not None
         ]
         if spots:
             ours = method == "graphmask"
             across, up = zip(*spots, strict=True)
             axes.scatter(across, up, label=name, s=70 if ours else 28, marker="oDs^vx"[number], zorder=3 if ours else 2)
-    axes.set_xticks(range(len(found)), list(found), rotation=35, ha="right")
+    axes.set_xticks(range(len(figures)), list(figures), rotation=35, ha="right")
     axes.axhline(50, linewidth=0.8, color="grey", zorder=1)
     axes.set_ylabel("edge AUC, per cent")
     axes.set_ylim(0, 103)
