@@ -54,10 +54,11 @@ tables: $(VENV)/installed
 kills: $(VENV)/installed-dev
 	cd tests && ../$(BIN)/python -m faults.kills 200
 
-# Mutated graphs and files for so many seconds: `make fuzz SECONDS=3600`.
+# Mutated graphs and files for so many seconds, `make fuzz SECONDS=3600`, or until there were so many inputs,
+# `make fuzz INPUTS=1000000`.
 SECONDS ?= 600
 fuzz: $(VENV)/installed-dev
-	cd tests && ../$(BIN)/python -m faults.fuzz $(SECONDS)
+	cd tests && ../$(BIN)/python -m faults.fuzz $(if $(INPUTS),inputs=$(INPUTS),$(SECONDS))
 
 # The quick tests on other versions of Python and torch, as root on a Debian with mmdebstrap; see tools/matrix.py.
 matrix:

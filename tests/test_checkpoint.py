@@ -317,6 +317,18 @@ def test_foreign_and_truncated_checkpoints_are_refused(stopped: Path, tmp_path: 
         explainer_of("concave").fit(shuffled(), epochs=EPOCHS, checkpoint=path, progress=False)
 
 
+@pytest.mark.parametrize("recipe", ["concave", "paper"])
+@pytest.mark.parametrize("value", [1e30, -1e30, 1000, -1000, float("nan"), "1", None])
+def test_a_constraint_that_no_fit_comes_to(value: Any, recipe: str, tmp_path: Path) -> None:
+    """It would overflow some steps later, where no file is named."""
+    stopped_after(1, tmp_path / "x", recipe)
+    tensors, description = files.read(tmp_path / "x", "checkpoint")
+    description["constraint"][next(iter(description["constraint"]))] = value
+    files.write(tmp_path / "x", "checkpoint", tensors, description)
+    with pytest.raises(GraphMaskError, match=r"Expected a GraphMask checkpoint at .*x, found contents that do not fit"):
+        explainer_of(recipe).fit(shuffled(), epochs=EPOCHS, checkpoint=tmp_path / "x", progress=False)
+
+
 def test_histories_come_back_from_json() -> None:
     epoch = Epoch(0, 0.25, 1.5, [0.5, 1.0], Verdict(0.125, 0.0, (0.5, 0.25)), True)
     verdict = Verdict(0.1, 0.2, (0.3,), 0.01, 0.9)

@@ -217,6 +217,41 @@ def test_explainer_and_explanation_are_not_confused(fitted: GraphMask, tmp_path:
         load(tmp_path / "explanation", fitted.model)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("calls", [[0]]), ("calls", ["0"]), ("name", 3), ("types", [[["a", 1, "b"]]]), ("stand_in", {"message": "4"})],
+)
+def test_sites_of_other_types(fitted: GraphMask, tmp_path: Path, key: str, value: object) -> None:
+    """They would be noticed while a graph is explained, where no file is named."""
+    fitted.save(tmp_path / "x")
+    tensors, description = files.read(tmp_path / "x", "explainer")
+    description["sites"][0][key] = value
+    files.write(tmp_path / "x", "explainer", tensors, description)
+    with pytest.raises(GraphMaskError, match=r"Expected a GraphMask explainer at .*x, found contents that do not fit"):
+        load(tmp_path / "x", fitted.model)
+
+
+@pytest.mark.parametrize("count", [-1, 2**63, 10**30, 0.5, "5", None])
+def test_numbers_of_nodes_that_no_graph_has(fitted: GraphMask, tmp_path: Path, count: object) -> None:
+    fitted.explain(toy.graph(1), allow_infeasible=True).save(tmp_path / "x")
+    tensors, description = files.read(tmp_path / "x", "explanation")
+    files.write(tmp_path / "x", "explanation", tensors, {**description, "num_nodes": count})
+    with pytest.raises(
+        GraphMaskError, match=r"Expected a GraphMask explanation at .*x, found contents that do not fit"
+    ):
+        Explanation.load(tmp_path / "x")
+
+
+def test_many_nodes_without_an_edge_are_not_drawn(fitted: GraphMask, tmp_path: Path) -> None:
+    fitted.explain(toy.graph(1), allow_infeasible=True).save(tmp_path / "x")
+    tensors, description = files.read(tmp_path / "x", "explanation")
+    files.write(tmp_path / "x", "explanation", tensors, {**description, "num_nodes": 10**12})
+    read = Explanation.load(tmp_path / "x")
+    for draw in (lambda: read.to_html(tmp_path / "page.html"), read._repr_html_):
+        with pytest.raises(GraphMaskError, match="Expected at most 100,000 nodes to draw beside"):
+            draw()
+
+
 def test_truncated_explainer(fitted: GraphMask, tmp_path: Path) -> None:
     fitted.save(tmp_path / "x")
     content = (tmp_path / "x").read_bytes()

@@ -2,7 +2,9 @@
 
 PyPI's wheels of torch for Linux bring gigabytes of CUDA, but for the one that constraints.txt names where its CPU build
 is at hand. Debian builds torch for processors: of two of its releases a root folder is made (mmdebstrap, as root), with
-their Python and torch; everything else comes from PyPI and must not replace that torch.
+their Python and torch; everything else comes from PyPI and must not replace that torch. In each the wheel is installed,
+the demo runs, and the quick tests (`-m "not slow"`) run against it; the slow ones, and those that need a browser, RDKit
+or corpora, run on the versions of constraints.txt only (`make test`).
 
     python tools/matrix.py                  # every row
     python tools/matrix.py trixie -- -k gates   # one row; the rest goes to pytest
@@ -174,6 +176,7 @@ def main() -> int:
         folder = (told.keep or Path(made)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # apt fetches as a user without rights
+        shutil.rmtree(folder / "dist", ignore_errors=True)  # the wheel of another run
         for name in told.rows or ROWS:
             print(f"== {name}", flush=True)
             try:

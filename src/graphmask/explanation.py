@@ -312,6 +312,8 @@ class Explanation(Retained):
             values["features"] = Features.from_tensors(values.get("features"), tensors)
             _check_shapes(tensors, len(structure))
             values["num_nodes"], values["reopened"] = (operator.index(values[key]) for key in ("num_nodes", "reopened"))
+            if not 0 <= values["num_nodes"] < 1 << 53:
+                raise ValueError(f"{values['num_nodes']:.3g} nodes")
             for key in ("divergence", "flips", "tolerance"):  # anything but a number is refused here
                 values[key] = 1.0 * values[key]
             return build(**{**values, **tensors}, structure=structure, baselines=baselines)

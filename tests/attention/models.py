@@ -32,6 +32,9 @@ from graphmask import AttentionTap
 WORDS, WIDTH, LAYERS, HEADS, CLASSES = 40, 16, 2, 4, 3
 PAD = 1
 
+#: By how much, relative to the largest number, an output that is computed in another way may differ: 2e-6 where
+#: PyTorch was built without MKL, whose sums are made in another order.
+ROUNDING = 1e-6 if torch.backends.mkl.is_available() else 2e-6
 #: Wide enough that the output depends on what attention does.
 SPREAD = 0.35
 _ENCODER = {

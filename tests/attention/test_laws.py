@@ -25,7 +25,7 @@ from laws.untouched import assert_same, snapshot, unsettle
 from reference.attention import masked_attention
 from reference.hasty import HASTY, halve
 
-from .models import BY_NAME, HEADS, LAYERS, LENGTHS, ROWS, Handwritten, Row, batch, batch_of, sentences
+from .models import BY_NAME, HEADS, LAYERS, LENGTHS, ROUNDING, ROWS, Handwritten, Row, batch, batch_of, sentences
 
 #: What the user's own model says when PyTorch takes its fused path.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -87,7 +87,7 @@ def test_all_gates_open_give_the_original_output(row: Row, heads: str) -> None:
     is_open = torch.ones(len(state.sites), state.edge_map.count)
     for gates in (is_open, is_open.bool()):
         difference = (run(model, given, state, gates, drawn(state)) - original).abs().max()
-        assert difference <= 1e-6 * max(1, float(original.abs().max()))
+        assert difference <= ROUNDING * max(1, float(original.abs().max()))
     shut = run(model, given, state, 0 * is_open, drawn(state))
     assert (shut - original).abs().max() > 1e-2  # so that it says something
 

@@ -17,7 +17,7 @@ from laws.cases import BY_NAME as GRAPH_CASES
 from laws.untouched import assert_same, snapshot, unsettle
 from reference.attention import masked_attention
 
-from .models import BY_NAME, HEADS, ROWS, Handwritten, Row, batch, batch_of, sentences
+from .models import BY_NAME, HEADS, ROUNDING, ROWS, Handwritten, Row, batch, batch_of, sentences
 from .test_laws import plain, registries
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -39,7 +39,7 @@ def test_inside_the_model_answers_as_before(row: Row) -> None:
     with tapped(model) as attention, torch.no_grad():
         output = default_forward(model, given)
         assert attention.sites == row.sites
-    assert (output - original).abs().max() <= 1e-6 * max(1, float(original.abs().max()))
+    assert (output - original).abs().max() <= ROUNDING * max(1, float(original.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])

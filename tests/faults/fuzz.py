@@ -1,6 +1,7 @@
 """`make fuzz`: mutated graphs and mutated files of every kind that this library reads.
 
-    python -m faults.fuzz 3600        # in the folder tests: so many seconds, shared equally by all kinds
+    python -m faults.fuzz 3600              # in the folder tests: so many seconds, shared equally by all kinds
+    python -m faults.fuzz inputs=1000000    # until there were so many inputs
 
 Every input must be taken, or refused with a `GraphMaskError`, in time and without much memory. Files with a hash are
 mutated both as bytes and in what they say, under a hash that is right again: the hash is no proof of good intent.
@@ -10,6 +11,7 @@ mutated both as bytes and in what they say, under a hash that is right again: th
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import resource
@@ -330,7 +332,7 @@ class Fuzz:
         self.slowest[name] = max(self.slowest[name], time.process_time() - began)
         self.count[name] += 1
 
-    def run(self, seconds: float, seed: int = 0, rounds: int | None = None) -> None:
+    def run(self, seconds: float, seed: int = 0, rounds: int | None = None, inputs: float = math.inf) -> None:
         """The same time for every kind, in turn; or so many inputs of each, and 20 times as many of texts."""
         if rounds is not None:
             for name in self.targets:
@@ -338,7 +340,7 @@ class Fuzz:
                     self.one(name, seed + number)
             return
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end and sum(self.count.values()) < inputs:
             for name in self.targets:
                 stop = time.process_time() + SLICE
                 while time.process_time() < stop:
@@ -362,6 +364,8 @@ def mutated_tensor(dice: random.Random, tensor: torch.Tensor) -> torch.Tensor:
     if flat.numel():
         at = dice.randrange(flat.numel())
         odd = [float("nan"), float("inf"), 1e38, -1e-40] if flat.is_floating_point() else [-1, 0, 10**6, 2**31 - 1]
+        if flat.dtype in (torch.uint8, torch.bool):
+            odd = [0, 1]
         flat.view(-1)[at] = dice.choice(odd)
     return flat
 
@@ -379,7 +383,7 @@ def limited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (now + BYTES, now + BYTES))
 
 
-def main(seconds: float, seed: int = 0, rounds: int | None = None) -> Fuzz:
+def main(seconds: float, seed: int = 0, rounds: int | None = None, inputs: float = math.inf) -> Fuzz:
     torch.set_num_threads(1)
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK) else None
@@ -387,14 +391,18 @@ def main(seconds: float, seed: int = 0, rounds: int | None = None) -> Fuzz:
     with tempfile.TemporaryDirectory(prefix="graphmask-fuzz-", dir=place) as folder, mock.patch.object(os, "fsync"):
         fuzz = Fuzz(Path(folder))
         limited()
-        fuzz.run(seconds, seed, rounds)
+        fuzz.run(seconds, seed, rounds, inputs)
     return fuzz
 
 
 if __name__ == "__main__":
-    given = [float(value) for value in sys.argv[1:]]
+    numbers = [value for value in sys.argv[1:] if "=" not in value]
+    wanted = [float(value.removeprefix("inputs=")) for value in sys.argv[1:] if "=" in value]
     before = time.process_time()
-    told = main(given[0] if given else 60, *map(int, given[1:]))
+    if wanted:
+        told = main(math.inf, inputs=wanted[0])
+    else:
+        told = main(float(numbers[0]) if numbers else 60, *map(int, numbers[1:]))
     for kind, number in told.count.items():
         print(f"{kind}: {number:,}, at most {told.slowest[kind]:.2f} CPU seconds")
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

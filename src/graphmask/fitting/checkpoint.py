@@ -13,6 +13,7 @@ from torch import Tensor
 from graphmask import files
 from graphmask.errors import GraphMaskError
 from graphmask.fitting.calibration import Candidate, Verdict
+from graphmask.fitting.constraint import Constraint
 from graphmask.fitting.history import Epoch, History
 from graphmask.fitting.saved import describe
 from graphmask.fitting.training import Training
@@ -144,6 +145,12 @@ def _check(description: dict[str, Any], path: str | Path, settings: dict[str, An
             )
 
 
+def _check_constraint(constraint: Constraint) -> None:
+    """Raise for numbers that no fit comes to, and that overflow in later steps."""
+    if not all(abs(value) <= 1e150 for value in constraint.state().values()) or not 1e-9 < constraint.multiplier < 1e20:
+        raise ValueError(f"a constraint at {constraint.state()}")
+
+
 def _restore(training: Training, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     training.probe.load_state_dict(part(tensors, "probe."))
     optimiser_from_tensors(training.optimiser, tensors)
@@ -156,4 +163,5 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
     training.caution = 1.0 * description["caution"]
     training.rungs = rungs_from_tensors(tensors)
     training.constraint.load_state(description["constraint"])
+    _check_constraint(training.constraint)
     training.history = history_from_json(description["history"])

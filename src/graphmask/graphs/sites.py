@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import takewhile
@@ -100,14 +101,15 @@ class Site:
     def from_json(cls, value: dict[str, Any]) -> Site:
         types = tuple(tuple((a, r, b) for a, r, b in kinds) for kinds in value.get("types", ()))
         stand_in = dict(value.get("stand_in", {}))
-        stand_in["inputs"] = tuple((str(name), int(size)) for name, size in stand_in.get("inputs", ()))
+        stand_in["inputs"] = tuple((str(name), operator.index(size)) for name, size in stand_in.get("inputs", ()))
+        stand_in |= {key: operator.index(stand_in[key]) for key in ("message", "logits") if key in stand_in}
         names = (value["name"], value["module"], value.get("layer", ""), value.get("heads", ""), value.get("kind", ""))
-        if not all(isinstance(name, str) for name in names):
+        if not all(isinstance(name, str) for name in (*names, *(name for kinds in types for k in kinds for name in k))):
             raise TypeError(f"expected names of a site, found {names!r:.80}")
         return cls(
             value["name"],
             value["module"],
-            tuple(value["calls"]),
+            tuple(map(operator.index, value["calls"])),
             value["reverse"],
             types,
             value.get("layer", ""),

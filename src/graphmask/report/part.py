@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from graphmask.devices import back, double
+from graphmask.errors import GraphMaskError
 from graphmask.explanation import ASKED, Explanation
 from graphmask.graphs.retained_paths import reaching
 from graphmask.hetero_explanation import HeteroExplanation
 
 #: Keys of ``info`` with one value per node, and with one per edge.
 PER_NODE, PER_EDGE = ("node_labels", "tokens"), ("edge_labels",)
+#: Of a graph whose edges are few, all nodes are drawn; more than this are not the reader's.
+MOST_NODES = 100_000
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ def of(explanation: Explanation, *, all_up_to: int, at_most: int, others: int = 
     kept = explanation.kept.any(0) if len(explanation.kept) else explanation.kept.new_zeros(total)
     count = int(kept.sum())
     if total <= all_up_to:
+        if nodes > MOST_NODES:
+            raise GraphMaskError(
+                f"Expected at most {MOST_NODES:,} nodes to draw beside {total:,} edges, got {nodes:,}. Leave out those "
+                "that have no edge."
+            )
         everything = list(range(total))
         return Part(explanation, list(range(nodes)), everything, everything, count, nodes, total)
     score, asked = _best(explanation), asked_nodes(explanation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -241,7 +242,10 @@ class TestErrors:
             (b'[{"a": "\n"}]', ": example 1: expected JSON, found Invalid control character"),
             (b'[{"a": "\\x"}]', r": example 1: expected JSON, found Invalid \\escape"),
             pytest.param(
-                b'[{"a": ' + b"[" * 9999 + b"]" * 9999 + b"}]", ": example 1: expected JSON, found maximum", id="deep"
+                b'[{"a": ' + b"[" * 9999 + b"]" * 9999 + b"}]",
+                # From Python 3.14 on as much is read as the stack holds, and then it is no example.
+                f": example 1: expected {'JSON, found maximum' if sys.version_info < (3, 14) else 'the key .id.'}",
+                id="deep",
             ),
             pytest.param(b'[{"a": ' + b"1" * 9999 + b"}]", ": example 1: expected JSON, found Exceeds", id="long"),
             (b'[{"a": 1, "a": 2}]', ": example 1: expected JSON, found the key 'a' twice"),
@@ -290,6 +294,10 @@ class TestErrors:
             (example(query="  "), r" \(id 'WH_0'\): expected a relation and a subject under 'query', found '  '"),
             (example(query="__ ada"), r" \(id 'WH_0'\): expected a relation and a subject under 'query'"),
             (example(supports=["\ud83d"]), r" \(id 'WH_0'\): expected text under 'supports', found '\\ud83d'"),
+            (
+                example(supports=["so " + "[" * 1001]),
+                r" \(id 'WH_0'\): expected words of at most 1,000 characters under",
+            ),
             (example(id="x"), r" \(id 'x'\): expected ids that occur once, found this one again"),
         ],
     )

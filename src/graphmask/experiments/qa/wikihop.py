@@ -226,11 +226,18 @@ def _example(text: str, path: Path, number: int) -> Example:
                 string.encode()
             except UnicodeEncodeError as error:
                 fail(f"text under {key!r}", string[error.start], "Half a surrogate pair is no character: replace it.")
+            if long := _LONG.search(string):
+                fail(f"words of at most {LONGEST_WORD:,} characters under {key!r}", long[0], "Is that text?")
         values.append(tuple(strings) if strings is value else value)
     example = Example(*values)
     if not _relation(example.query):
         fail("a relation and a subject under 'query'", example.query, "Such as 'place_of_birth ada lovelace'.")
     return example
+
+
+#: The tokeniser's time grows with the square of a word's length: a second at 4,000 characters.
+LONGEST_WORD = 1000
+_LONG = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
 
 
 def _relation(query: str) -> tuple[str, ...]:
