@@ -10,10 +10,11 @@ from torch import Tensor
 
 from graphmask.experiments import relay
 from graphmask.experiments.bench import gold, sequences
-from graphmask.experiments.bench.sequences import check
-from graphmask.experiments.sequences import COLOURS, KEYS, TASKS, train
+from graphmask.experiments.bench.sequences import check, sufficient
+from graphmask.experiments.sequences import COLOURS, KEYS, TASKS, Reader, train
 from graphmask.explainer import GraphMask
 from graphmask.fitting.recipe import Recipe
+from graphmask.methods.random_choice import RandomChoice
 
 
 def ones(row: Tensor) -> list[int]:
@@ -86,11 +87,33 @@ def test_a_transformer_learns_to_recall_and_default_settings_find_what_it_attend
     shown = check(model, found[:50], test)
     assert shown["sufficient"]["flips"] <= 0.04
     assert shown["necessary"]["median_margin_change"][0] > 1
+    alone = sufficient(explainer, task.draw(1024, 9), test)
+    assert alone["flips"] <= 0.02
+    assert alone["divergence"] < 0.03
+    # What a fit learned to stand in for little is no measure of the model: here it must be learned first.
+    assert explainer.probe is not None
+    with torch.no_grad():
+        for baseline in explainer.probe.baselines:
+            baseline.add_(5.0)
+    assert check(model, found[:50], test) == shown  # which goes by the explanations' own baselines
+    assert sufficient(explainer, task.draw(1024, 9), test)["divergence"] < 0.05
+
+
+def test_gold_of_a_batch_is_that_of_its_explanations() -> None:
+    task = TASKS["relay"]
+    drawn = task.draw(6, 2)
+    method = RandomChoice(Reader(task).eval())
+    (batch,) = drawn.batches()
+    with method.subject.frozen():
+        found = sequences._gold_of(method.case(batch), drawn.needed)
+    one_by_one = [drawn.gold(number, each) for number, each in enumerate(method.explain_all([batch], repair=False))]
+    assert torch.equal(found, torch.cat(one_by_one, 1))
+    assert int(found.sum()) == int(drawn.needed.sum())
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_run_has_the_figures_of_every_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, count in {"FIT": 128, "VALIDATION": 64, "TEST": 32, "TRIED": 3}.items():
+    for name, count in {"FIT": 128, "VALIDATION": 64, "TEST": 32, "TRIED": 3, "STEPS": 4}.items():
         monkeypatch.setattr(sequences, name, count)
     monkeypatch.setitem(TASKS, "relay", replace(TASKS["relay"], steps=20))
     short = Recipe(steps=4)

@@ -49,6 +49,9 @@ class Questions:
         parts = zip(self.x.split(size), self.allowed.split(size), strict=True)
         return [{"x": x, "allowed": allowed} for x, allowed in parts]
 
+    def first(self, count: int) -> Questions:
+        return Questions(self.x[:count], self.allowed[:count], self.answers[:count], self.needed[:count])
+
     def gold(self, number: int, explanation: Explanation) -> Tensor:
         """bool [L, E] the needed messages of one sequence, by the edges of its explanation."""
         source, target = explanation.edge_index
