@@ -251,6 +251,10 @@ def test_it_is_chosen_on_development_data_and_reported_on_test(files: Any, tmp_p
     assert len(written) == 2
     assert run("report") == second
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("explainer-*")} == written
+    more = bench.measure("report", tmp_path / "out", replace(size, fits=1), wheel, folder, say=lambda _: None)
+    assert more["chosen"] == first["chosen"]  # by two fits
+    assert more["agreement"] is None
+    assert more["fits"] == second["fits"][:1]
     for header, table in (bench.rows(second), bench.fit_rows(second)):
         assert all(len(row) == len(header) for row in table)
     with pytest.raises(GraphMaskError, match="another in "):

@@ -80,7 +80,7 @@ class Size:
     validation: int = 120  #: passages of development data that gates are judged on while they are fitted
     tolerance: float = 0.1
     tolerances: tuple[float, ...] = (0.03, 0.05, 0.1)  #: to choose among
-    ig_steps: int = 8  #: points of the integral of integrated gradients
+    ig_steps: int = 4  #: points of the integral of integrated gradients
 
 
 @dataclass
@@ -238,7 +238,7 @@ def choose(setting: Setting, out: Path, fits: Sequence[GraphMask]) -> dict[str, 
         str(key): [None if found is None else {name: found[name] for name in columns} for found in each]
         for key, each in by_tolerance.items()
     }
-    return {"tolerance": tolerance, "ways": ways, "tolerances": tried}
+    return {"tolerance": tolerance, "ways": ways, "tolerances": tried, "fits": len(fits)}
 
 
 def chosen_tolerance(figures: dict[float, list[dict[str, Any] | None]]) -> float:
@@ -285,7 +285,11 @@ def report(setting: Setting, out: Path, fits: Sequence[GraphMask], chosen: dict[
     ours, masks = [], []
     for seed, explainer in enumerate(fits):
         one, bits = at(explainer, chosen["tolerance"]), out / f"report-{seed}.masks"
-        assert one is not None, "the tolerance was chosen so that every fit has a state for it"
+        if one is None:
+            raise GraphMaskError(
+                f"Expected the fit of seed {seed} to drop something within the tolerance {chosen['tolerance']}, which "
+                "was chosen by others, found that it does not."
+            )
         name = out / f"report-{GRAPHMASK}-{seed}.json"
         ours.append(_once(name, lambda one=one, bits=bits: judged(setting, "test", one, hard=True, kept=bits)))  # type: ignore[misc]
         masks.append(read_masks(bits))
@@ -336,6 +340,7 @@ def measure(
         raise GraphMaskError(f"Expected {out / CHOSEN}, found none. Run --part {PARTS[0]} first: it chooses.")
     out.mkdir(parents=True, exist_ok=True)
     file, about = out / "size.json", files.as_json(asdict(size))
+    del about["fits"]  # more can be added: what was chosen stays
     if file.exists() and json.loads(file.read_text()) != about:
         raise GraphMaskError(f"Expected a folder of the same run, found another in {file}. Choose another --out.")
     write_bytes(file, json.dumps(about).encode())
