@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from graphmask import Explanation, HeteroExplanation, analysis, methods
 from graphmask.analysis import everything
 from graphmask.cli import app
 from graphmask.graphs.sites import Site
+from graphmask.report import overview
+from graphmask.report.gallery import Totals
 
 from .support import BY_NAME, TYPES, batch, fitted, graph
 
@@ -225,6 +228,18 @@ def test_analyse_and_report(tmp_path: Path) -> None:
     for text in ("author writes paper", "rev_writes", "author 3", "paper 5"):
         assert text in page, text
     assert (tmp_path / "figures" / "edge_types.svg").exists()
+
+
+def test_the_chart_of_a_report_has_one_heading_per_layer_and_a_bar_per_edge_type() -> None:
+    totals = Totals()
+    for _ in range(2):
+        totals.add(made({(0, 0): True, (1, 2): True, (1, 3): True, (2, 1): True}))
+    (chart,) = overview.charts_of(totals, {})
+    assert re.findall(r'class="axis strong"[^>]*>([^<]*)<', chart.drawing) == ["low", "high"]
+    bars = re.findall(r"<title>([^:]*): ([0-9]+ of [0-9]+)</title>", chart.drawing)
+    low, high = [("b from a", "4 of 4"), ("a to b", "2 of 4")], [("a to b", "2 of 4"), ("b from a", "0 of 4")]
+    assert bars == low + high
+    assert chart.sentence == "low keeps b from a (100%) and a to b (50.0%); high keeps a to b (50.0%)."
 
 
 def test_files_of_graphs_without_types_are_as_before(tmp_path: Path) -> None:

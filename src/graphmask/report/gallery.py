@@ -28,6 +28,7 @@ class Totals(Tally):
     wrong: int = 0
     titles: tuple[str, ...] = ()  #: the sites by readable names
     layers_by_number: list[str] = field(default_factory=list)  #: names of layers as analyses number them
+    layer_numbers: tuple[int, ...] = ()  #: of the sites; some that each carry other edge types may be of one layer
     per_type: dict[tuple[int, str], list[int]] = field(default_factory=dict)  #: kept and carried by site and type
     type_names: dict[int, str | None] = field(default_factory=dict)  #: of numbers of types; None where names differ
     tolerance: float | None = None
@@ -35,6 +36,7 @@ class Totals(Tally):
     def add(self, explanation: Explanation) -> None:
         if self.sites is None:
             self.titles, self.layers_by_number = explanation.site_titles, _layer_names(explanation)
+            self.layer_numbers = tuple(layers_of(explanation.structure))
         super().add(explanation)
         self.same_prediction += explanation.same_prediction
         self.tolerance = explanation.tolerance

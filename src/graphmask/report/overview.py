@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -105,7 +106,7 @@ def _rows(table: Mapping[str, Any]) -> Rows:
 def _kept(totals: Totals) -> Chart | None:
     if not totals.sites or not totals.carried:
         return None
-    groups: dict[str, list[Bar]] = {}
+    counted: dict[str, list[tuple[int, Bar]]] = {}
     rows: list[list[str | float]] = []
     for site, (name, exact, (kept, carried)) in enumerate(
         zip(totals.titles, totals.sites, totals.per_site, strict=True)
@@ -114,8 +115,12 @@ def _kept(totals: Totals) -> Chart | None:
         types = sorted(totals.types_at(site).items(), key=lambda item: (-item[1][0], item[0]))
         for kind, (k, c) in types:
             rows.append([name, exact, kind, k, c, percent(k / max(c, 1))])
-        some = [Bar(kind, k / max(c, 1), f"{k:,} of {c:,}") for kind, (k, c) in types[:TYPES]]
-        groups[name] = some or [Bar("all edges", kept / max(carried, 1), f"{kept:,} of {carried:,}")]
+        some = [(k, Bar(kind, k / max(c, 1), f"{k:,} of {c:,}")) for kind, (k, c) in types[:TYPES]]
+        heading, whole = _layer_and_site(totals, site)
+        if not some or (len(some) == 1 and heading != name):  # a site of one edge type has its name already
+            some = [(kept, Bar(whole, kept / max(carried, 1), f"{kept:,} of {carried:,}"))]
+        counted.setdefault(heading, []).extend(some)
+    groups = {heading: [bar for _, bar in sorted(some, key=lambda item: -item[0])] for heading, some in counted.items()}
     if not totals.typed:
         groups = {
             "": [
@@ -134,6 +139,18 @@ def _kept(totals: Totals) -> Chart | None:
         bars(groups, sentence),
         table,
     )
+
+
+def _layer_and_site(totals: Totals, site: int) -> tuple[str, str]:
+    """What stands above the bars of a site, and beside the bar of all its messages.
+
+    Sites that each carry an edge type of the same layer stand together under the layer's name.
+    """
+    title, number = totals.titles[site], totals.layer_numbers[site]
+    if totals.layer_numbers.count(number) == 1:
+        return title, "all edges"
+    layer = totals.layers_by_number[number]
+    return layer, re.sub(r" \(\w+\)$", "", title.removeprefix(f"{layer}: "))
 
 
 def against(table: Table | None) -> Chart | None:
