@@ -166,6 +166,21 @@ def _rewritten(path: Path, **metadata: str) -> None:
     safetensors.torch.save_file(TENSORS, path, metadata={k: v for k, v in header.items() if v != "absent"})
 
 
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a": ', "}"), ('["[[", ', "]")])
+def test_lists_in_lists(opening: str, closing: str, tmp_path: Path) -> None:
+    """Without an end to it, what goes through them would come to the end of Python's calls, or of the stack."""
+    most = files.JSON_DEPTH_AT_MOST
+    for depth in (1, most):
+        (tmp_path / "x").write_text(opening * depth + "1" + closing * depth)
+        files.read_json(tmp_path / "x")
+    for depth in (most + 1, 600, 100_000):
+        (tmp_path / "x").write_text(opening * depth + "1" + closing * depth)
+        with pytest.raises(GraphMaskError, match=r"Expected (at most 100 lists in lists in the )?JSON at"):
+            files.read_json(tmp_path / "x")
+    (tmp_path / "x").write_text(json.dumps(["[" * 1000] * 1000))  # brackets in texts are none
+    assert len(files.read_json(tmp_path / "x")) == 1000
+
+
 @pytest.mark.parametrize("version", ["0", "2", "absent", "1.0"])
 def test_other_versions(path: Path, version: str) -> None:
     _rewritten(path, version=version)

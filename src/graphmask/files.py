@@ -12,14 +12,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
 from graphmask.errors import CannotWrite, GraphMaskError
 
 VERSION = 1
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 #: Beyond all that we write; a file that is longer is not read into memory.
 JSON_BYTES_AT_MOST = 1 << 28
+#: Lists in lists; what reads them calls itself once or twice for each, and Python has an end to that.
+JSON_DEPTH_AT_MOST = 100
 
 
 def write(path: str | Path, kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
@@ -102,9 +106,26 @@ def read_json(path: Path) -> Any:
 
 def parse_json(content: str | bytes, path: Path) -> Any:
     try:
-        return json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError):
         raise GraphMaskError(f"Expected JSON at {path}, found a truncated or foreign file.") from None
+    if _too_deep(content if isinstance(content, bytes) else content.encode(errors="replace"), value):
+        raise GraphMaskError(f"Expected at most {JSON_DEPTH_AT_MOST} lists in lists in the JSON at {path}, found more.")
+    return value
+
+
+def _too_deep(content: bytes, value: Any) -> bool:
+    """Is there a list or an object in more than so many others?"""
+    # Quick, and right unless there are brackets in texts.
+    steps = numpy.frombuffer(content.translate(None, _NO_BRACKETS), numpy.uint8)
+    opens = (steps == ord("[")) | (steps == ord("{"))
+    if not len(steps) or numpy.where(opens, 1, -1).cumsum().max() <= JSON_DEPTH_AT_MOST:
+        return False
+    level = [value]
+    for _ in range(JSON_DEPTH_AT_MOST):
+        containers = [one for one in level if isinstance(one, dict | list)]
+        level = [inner for one in containers for inner in (one.values() if isinstance(one, dict) else one)]
+    return any(isinstance(one, dict | list) for one in level)
 
 
 def _umask() -> int:
@@ -137,8 +158,8 @@ def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
             "it again, or make it anew."
         )
     try:
-        description = json.loads(text)
-    except (ValueError, RecursionError):
+        description = parse_json(text, path)
+    except GraphMaskError:
         raise GraphMaskError(f"Expected a description in the header of {path}, found none that can be read.") from None
     return tensors, description
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as js
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +25,7 @@ def analyse(
     from graphmask.analysis import everything
     from graphmask.experiments import folder as folders
     from graphmask.experiments.stages import one_thread
+    from graphmask.files import read_json
 
     run = folders.read(folder) if folders.task_of(folder) else None
     if run is None and fits > 1:
@@ -40,5 +40,5 @@ def analyse(
         return
     if run is None:
         return write_json(json, {table.name: table.for_json() for table in found})
-    others: dict[str, Any] = js.loads(json.read_text()) if run.study.side_by_side and json.exists() else {}
+    others: dict[str, Any] = read_json(json) if run.study.side_by_side and json.exists() else {}
     write_json(json, {**others, **run.study.summary(run, found)})
