@@ -247,6 +247,9 @@ def test_it_is_chosen_on_development_data_and_reported_on_test(files: Any, tmp_p
         assert one["original_accuracy"] == pytest.approx(right)
         assert abs(one["original_accuracy"] - one["accuracy"]) <= one["flips"] + 1e-9
         assert one["retained"] == pytest.approx(sum(one["layers"]) / LAYERS, abs=0.02)
+    assert second["repaired"][0]["flips"] == 0
+    assert second["repaired"][0]["accuracy"] == pytest.approx(right)
+    assert second["repaired"][0]["retained"] >= second["fits"][0]["retained"]
     written = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("explainer-*")}
     assert len(written) == 2
     assert run("report") == second

@@ -40,6 +40,8 @@ from graphmask.methods.random_choice import RandomChoice
 PARTS = ("choose", "report")
 SPLIT = {"choose": "dev", "report": "test"}
 FOLDER, CHOSEN, MODEL = Path("qa-redocred"), "chosen.json", "model.safetensors"
+#: Parts of a size that may grow in a folder: what was chosen stays.
+ADDED = ("fits", "repaired")
 #: Accuracy that may be lost for the sake of fewer messages, on development data.
 LOSS = 0.005
 #: Methods, and which ways they have: the paths of raw attention are attention rollout.
@@ -80,6 +82,7 @@ class Size:
     validation: int = 120  #: passages of development data that gates are judged on while they are fitted
     tolerance: float = 0.1
     tolerances: tuple[float, ...] = (0.03, 0.05, 0.1)  #: to choose among
+    repaired: int = 1  #: fits that are reported with repair too
     ig_steps: int = 4  #: points of the integral of integrated gradients
 
 
@@ -158,18 +161,21 @@ def at(explainer: GraphMask, tolerance: float) -> GraphMask | None:
         return None
 
 
-def judged(setting: Setting, split: str, method: Method, *, hard: bool, kept: Path | None = None) -> dict[str, Any]:
+def judged(
+    setting: Setting, split: str, method: Method, *, hard: bool, kept: Path | None = None, repair: bool = False
+) -> dict[str, Any]:
     """One method on one part: what masks do to the model, and per passage and way the AUC of the evidence.
 
     Args:
         hard: sentences are scored by what is kept, not by scores.
         kept: a file to write the masks to.
+        repair: reopen messages until each prediction is the same, which is what `explain` does by default.
     """
     started = time.process_time()
     passages, answers = setting.part(split), setting.answers(split)
     areas: dict[str, list[float]] = {}
     rows, masks = [], []
-    found = method.explain_all(setting.batches(split), repair=False, allow_infeasible=True)
+    found = method.explain_all(setting.batches(split), repair=repair, allow_infeasible=True)
     for passage, answer, explanation in zip(passages, answers, found, strict=True):
         values = explanation.kept.float() if hard else explanation.scores
         for way, sentences in by_way(explanation, values, passage).items():
@@ -295,6 +301,10 @@ def report(setting: Setting, out: Path, fits: Sequence[GraphMask], chosen: dict[
         masks.append(read_masks(bits))
     figures: dict[str, list[dict[str, Any]]] = {GRAPHMASK: ours}
     figures |= {name: [found] for name, found in _others(setting, out, PARTS[1]).items()}
+    repaired = []
+    for seed, explainer in enumerate(fits[: setting.size.repaired]):
+        one, name = at(explainer, chosen["tolerance"]), out / f"report-repaired-{seed}.json"
+        repaired.append(_once(name, lambda one=one: judged(setting, "test", one, hard=True, repair=True)))  # type: ignore[misc]
     passages = setting.part("test")
     tempting = [passage.tempting for passage in passages]
     controls = [without_a_model(passage) for passage in passages]
@@ -306,6 +316,7 @@ def report(setting: Setting, out: Path, fits: Sequence[GraphMask], chosen: dict[
     return {
         "agreement": agreement(masks) if len(masks) > 1 else None,
         "fits": [{name: one[name] for name in plain} for one in ours],
+        "repaired": [{name: one[name] for name in plain} for one in repaired],
         "evidence": evidence,
         "before_rollout": {"mean": statistics.fmean(ahead), "error": statistics.stdev(ahead) / len(ahead) ** 0.5},
         "tempting": sum(tempting),
@@ -340,7 +351,7 @@ def measure(
         raise GraphMaskError(f"Expected {out / CHOSEN}, found none. Run --part {PARTS[0]} first: it chooses.")
     out.mkdir(parents=True, exist_ok=True)
     file, about = out / "size.json", files.as_json(asdict(size))
-    del about["fits"]  # more can be added: what was chosen stays
+    about = {name: value for name, value in about.items() if name not in ADDED}
     if file.exists() and json.loads(file.read_text()) != about:
         raise GraphMaskError(f"Expected a folder of the same run, found another in {file}. Choose another --out.")
     write_bytes(file, json.dumps(about).encode())
@@ -386,7 +397,8 @@ def fit_rows(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     """What masks do to the model, fit by fit."""
     header = ["seed", "kept", "by layer", "accuracy", "with all messages", "divergence", "same prediction", "faithful"]
     table = []
-    for seed, one in enumerate(figures["fits"]):
+    fits = [*enumerate(figures["fits"]), *((f"{seed}, repaired", one) for seed, one in enumerate(figures["repaired"]))]
+    for seed, one in fits:
         layers = " / ".join(f"{share:.0%}" for share in one["layers"])
         accuracies = [f"{one[name]:.1%}" for name in ("accuracy", "original_accuracy")]
         rest = [f"{one['divergence']:.3f}", f"{1 - one['flips']:.1%}", f"{one['faithful']:.1%}"]
