@@ -18,6 +18,7 @@ from graphmask.analysis import stability
 from graphmask.experiments.bench import minilm as bench
 from graphmask.experiments.qa.redocred import part_of
 from graphmask.experiments.relations.evidence import area, by_way, without_a_model
+from graphmask.experiments.relations.masks import agreement, read_masks, write_masks
 from graphmask.experiments.relations.model import PACKAGE, Batches, load, vocabulary
 from graphmask.experiments.relations.passages import Passage, read
 from graphmask.methods import get
@@ -202,9 +203,9 @@ def test_masks_come_back_from_their_file_and_agree_as_the_analysis_says(files: A
     fits = [list(method.explain_all([batch], repair=False)) for method in methods]
     masks = [torch.cat([one.kept for one in fit], 1) for fit in fits]
     for number, mask in enumerate(masks):
-        bench.write_masks(tmp_path / str(number), mask)
-        assert torch.equal(bench.read_masks(tmp_path / str(number)), mask)
-    found, table = bench.agreement(masks), stability(fits)
+        write_masks(tmp_path / str(number), mask)
+        assert torch.equal(read_masks(tmp_path / str(number)), mask)
+    found, table = agreement(masks), stability(fits)
     assert [*found["layers"], found["kappa"]] == pytest.approx(table["kappa"].to_list())
 
 
