@@ -23,11 +23,11 @@ test: $(VENV)/installed-dev lint
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq >/dev/null && apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "make test: no chromium here, the browser tests WILL BE SKIPPED"
-	$(BIN)/python -m pytest -n 2 --dist worksteal
-
-# All tests with the share of lines they run. Tracing makes them take a third longer, so it is not part of `make test`.
-coverage: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov=graphmask --cov-report=term:skip-covered
+
+# The share of lines that all tests run. `make test` says what the quick ones run: traced tests take a third longer.
+coverage: $(VENV)/installed-dev
+	TRACE_SLOW_TESTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov=graphmask --cov-report=term:skip-covered
 
 # The C part built with gcc's sanitizers, and its tests run so: a read or write outside an array, or undefined
 # behaviour, ends the run. Leaks are not looked for: Python and PyTorch keep memory until they end.

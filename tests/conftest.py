@@ -80,9 +80,13 @@ SLOW = {
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slow tests get their marker. Where lines are counted, they are not traced unless `make coverage` asks for it."""
+    untraced = config.pluginmanager.hasplugin("_cov") and "TRACE_SLOW_TESTS" not in os.environ
     for item in items:
         if item.path.is_relative_to(HERE):
             file = item.path.relative_to(HERE).as_posix()
             if not SLOW.isdisjoint((file, f"{file}::{getattr(item, 'originalname', item.name)}")):
                 item.add_marker(pytest.mark.slow)
+                if untraced:
+                    item.add_marker(pytest.mark.no_cover)
