@@ -246,6 +246,15 @@ def test_sites_of_other_types(fitted: GraphMask, tmp_path: Path, key: str, value
         load(tmp_path / "x", fitted.model)
 
 
+@pytest.mark.parametrize("hidden", [0, -1, 10**30, 0.5, None])
+def test_gates_of_a_width_that_none_has(fitted: GraphMask, tmp_path: Path, hidden: object) -> None:
+    fitted.save(tmp_path / "x")
+    tensors, description = files.read(tmp_path / "x", "explainer")
+    files.write(tmp_path / "x", "explainer", tensors, {**description, "hidden": hidden})
+    with pytest.raises(GraphMaskError, match=r"Expected a GraphMask explainer at .*x, found contents that do not fit"):
+        load(tmp_path / "x", fitted.model)
+
+
 @pytest.mark.parametrize("count", [-1, 2**63, 10**30, 0.5, "5", None])
 def test_numbers_of_nodes_that_no_graph_has(fitted: GraphMask, tmp_path: Path, count: object) -> None:
     fitted.explain(toy.graph(1), allow_infeasible=True).save(tmp_path / "x")

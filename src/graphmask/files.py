@@ -191,7 +191,7 @@ def understood(path: str | Path, kind: str) -> Iterator[None]:
         yield
     except GraphMaskError:
         raise
-    except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise GraphMaskError(
             f"Expected a GraphMask {kind} at {path}, found contents that do not fit ({error!r}). Make it anew."
         ) from error

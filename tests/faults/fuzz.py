@@ -48,6 +48,8 @@ CASE = BY_NAME["GCN"]
 SECONDS, BYTES = 30, 6 << 30
 #: Seconds of computing for one kind of input before it is another kind's turn.
 SLICE = 0.2
+#: How many inputs pass between two lines about how far it is.
+TOLD = 50_000
 #: Read in no time.
 TEXTS = ("conll", "wikihop", "redocred", "json")
 RELATIONS = {"P17": "country", "P30": "continent"}
@@ -157,7 +159,17 @@ def mutated_tree(dice: random.Random, value: Any) -> Any:
         return found
     if isinstance(value, int) and not isinstance(value, bool) and dice.random() < 0.5:
         return value + dice.choice([-1, 1, 1000, -1000])
+    if dice.random() < 0.03:
+        return nested(dice.choice([50, 90, 300, 600]), dice.random() < 0.5)
     return dice.choice(ODD)
+
+
+def nested(depth: int, in_lists: bool) -> Any:
+    """Lists in lists, or objects in objects."""
+    found: Any = 0
+    for _ in range(depth):
+        found = [found] if in_lists else {"a": found}
+    return found
 
 
 class Fuzz:
@@ -339,12 +351,15 @@ class Fuzz:
                 for number in range(rounds * (20 if name in TEXTS else 1)):
                     self.one(name, seed + number)
             return
-        end = time.monotonic() + seconds
+        end, told = time.monotonic() + seconds, 0
         while time.monotonic() < end and sum(self.count.values()) < inputs:
             for name in self.targets:
                 stop = time.process_time() + SLICE
                 while time.process_time() < stop:
                     self.one(name, seed + self.count[name])
+            if sum(self.count.values()) >= told + TOLD:
+                told = sum(self.count.values())
+                print(f"{told:,} inputs so far: {self.count}, {self.failures} failures", flush=True)
 
 
 def mutated_json(dice: random.Random, value: Any) -> bytes:

@@ -30,7 +30,7 @@ def understood() -> Iterator[None]:
         yield
     except GraphMaskError:
         raise
-    except (AttributeError, IndexError, KeyError, OverflowError, StopIteration, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
         raise GraphMaskError(
             f"Expected tables as `graphmask analyse` writes them to analysis/tables.json, found contents that do not "
             f"fit ({error!r}). Analyse again."
