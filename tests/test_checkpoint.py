@@ -236,7 +236,7 @@ def test_everything_that_changes_is_in_the_file(tmp_path: Path) -> None:
     before.history = History([Epoch(0, 0.5, 2.0, [0.5, 0.5], verdict, True)], steps=3, seconds=1.5)
     before.rungs = [{name: value + 1 for name, value in before.probe.state_dict().items()}]
     before.sums += 3
-    for number, name in enumerate(("epoch", "drawn_out", "judged", "caution"), start=5):
+    for number, name in enumerate(("epoch", "drawn_out", "judged", "caution", "step"), start=5):
         setattr(before, name, number)
     checkpoint.save(before, tmp_path / "x")
     checkpoint.load(after, tmp_path / "x")
@@ -327,6 +327,25 @@ def test_a_constraint_that_no_fit_comes_to(value: Any, recipe: str, tmp_path: Pa
     files.write(tmp_path / "x", "checkpoint", tensors, description)
     with pytest.raises(GraphMaskError, match=r"Expected a GraphMask checkpoint at .*x, found contents that do not fit"):
         explainer_of(recipe).fit(shuffled(), epochs=EPOCHS, checkpoint=tmp_path / "x", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("step", -996),
+        ("step", 2**40),
+        ("epoch", 10**30),
+        ("drawn_out", 1000),
+        ("judged", -1),
+        ("caution", 0),
+        ("caution", "1"),
+    ],
+)
+def test_progress_that_no_fit_makes(key: str, value: Any, stopped: Path, tmp_path: Path) -> None:
+    tensors, description = files.read(stopped, "checkpoint")
+    files.write(tmp_path / "x", "checkpoint", tensors, {**description, key: value})
+    with pytest.raises(GraphMaskError, match=r"Expected a GraphMask checkpoint at .*x, found contents that do not fit"):
+        explainer_of("concave").fit(shuffled(), epochs=EPOCHS, checkpoint=tmp_path / "x", progress=False)
 
 
 def test_histories_come_back_from_json() -> None:

@@ -145,6 +145,16 @@ def _check(description: dict[str, Any], path: str | Path, settings: dict[str, An
             )
 
 
+def _check_progress(training: Training) -> None:
+    """Raise for numbers that no fit comes to: later steps would divide by zero, or go on for ever."""
+    step, epoch, caution = training.step, training.epoch, training.caution
+    past = training.drawn_out, training.judged
+    if not (0 <= step < 1 << 31 and 0 <= epoch < 1 << 31 and 0 <= min(past) <= max(past) <= step):
+        raise ValueError(f"step {step} of epoch {epoch}, drawn out by and judged at {past}")
+    if not 1e-6 < caution < 1e6:
+        raise ValueError(f"a caution of {caution}")
+
+
 def _check_constraint(constraint: Constraint) -> None:
     """Raise for numbers that no fit comes to, and that overflow in later steps."""
     if not all(abs(value) <= 1e150 for value in constraint.state().values()) or not 1e-9 < constraint.multiplier < 1e20:
@@ -161,6 +171,7 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
         operator.index(description[key]) for key in ("step", "epoch", "drawn_out", "judged")
     )
     training.caution = 1.0 * description["caution"]
+    _check_progress(training)
     training.rungs = rungs_from_tensors(tensors)
     training.constraint.load_state(description["constraint"])
     _check_constraint(training.constraint)
