@@ -66,9 +66,8 @@ def test_no_more_is_held_out_than_is_missing() -> None:
     given = [Batch.from_data_list(graphs(85, 1000)), Batch.from_data_list(graphs(85, 2000))]
     fitted, judged = held_out.divided(batches, given)
     assert judged is not None
-    assert numbers(judged)[:170] == numbers(given)
-    assert len(numbers(judged)) == 200
-    assert numbers(judged) == numbers(judged)  # again and again
+    assert len(numbers(judged)) == 30
+    assert set(numbers(judged)) <= set(range(400))
     assert len(numbers(fitted)) == 370
 
 
@@ -77,7 +76,7 @@ def test_what_is_enough_or_cannot_be_divided_stays_whole() -> None:
     enough = [Batch.from_data_list(graphs(200))]
     of_nodes = [Data(x=torch.ones(300, 1), y=torch.zeros(300), edge_index=torch.zeros(2, 0, dtype=torch.long))]
     for given in (enough, of_nodes):
-        assert held_out.divided(batches, given) == (batches, given)
+        assert held_out.divided(batches, given) == (batches, None)
     few = batches[:19]
     assert held_out.divided(few, None) == (few, None)
     small = DataLoader(graphs(19), batch_size=2)

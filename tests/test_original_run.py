@@ -142,7 +142,7 @@ def test_verdicts_share_the_runs_of_steps(monkeypatch):
         for _ in range(2):
             if again:
                 loop.passes.forget()
-            verdicts.append(loop.judge(data[:3], data[3:], 500).verdict([0.5, 0.5]))
+            verdicts.append(loop.judge(data[:3], [data[3:]], 500).verdict([0.5, 0.5]))
         found.append(verdicts)
         assert model.runs - before == (16 if again else 8)
     assert found[0] == found[1]

@@ -171,13 +171,13 @@ class GraphMask(Method):
                 batches.scan(validation, "the validation loader")
             if epochs is not None and epochs < 1:
                 raise GraphMaskError(f"Expected at least one epoch, got {epochs}.")
-            whole, (loader, validation) = loader, divided(loader, validation, team.size * accumulate)
+            whole, (loader, split_off) = loader, divided(loader, validation, team.size * accumulate)
             if loader is not whole:
                 count = sum(1 for _ in loader)
             loader = self.subject.take_all(loader)
-            validation = None if validation is None else self.subject.take_all(validation)
             again = Repeatable(loader, self.seed)
-            held_out = None if validation is None else Repeatable(validation, self.seed)
+            parts = [data for data in (validation, split_off) if data is not None]
+            held_out = [Repeatable(self.subject.take_all(data), self.seed) for data in parts]
             self.subject.freeze()
             training = self.begin(loader, epochs, count, team, accumulate)
             if path is not None:
@@ -257,7 +257,7 @@ class GraphMask(Method):
             training = Training(probe, self.subject, tolerance, self.recipe, self.seed, 1)
             training.rungs, training.step = self.rungs[:-1], training.steps
             training.hard = list(before.frontier[0].thresholds)  # not zero in files of earlier versions
-            training.finish(Repeatable(validation, self.seed), None)
+            training.finish(Repeatable(validation, self.seed), [])
         found = replace(before, feasible=training.history.feasible, verdict=training.history.verdict)
         found.tolerance, found.frontier = tolerance, training.history.frontier
         if not found.feasible:

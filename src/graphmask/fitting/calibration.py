@@ -23,7 +23,7 @@ EXAMPLES, SOME_EXAMPLES = 1500, 500
 #: Standard errors of the mean that are added to a measured divergence before it is held to the tolerance.
 ERRORS = 2.0
 #: Share of the tolerance that this upper bound may take up.
-MARGIN = 0.9
+MARGIN = 0.85
 #: Thresholds that keep every edge, and none.
 KEEP_ALL, DROP_ALL = -LIMIT - 1, LIMIT + 1
 #: Distance of others from the bounds of locations: many locations lie on a bound, where rounding would decide.
@@ -170,30 +170,43 @@ class Judge:
     """Judges thresholds on held-out and on training data together.
 
     Few held-out graphs say little by themselves, and training graphs say too little where gates, or the model, have
-    learnt them by heart: the bound must hold for both together and for held-out data alone.
+    learnt them by heart: the bound must hold for both together and for held-out data alone. Held out are validation
+    data, what was split off the loader, or both, in this order.
     """
 
-    def __init__(self, held_out: Validation | None, trained: Validation) -> None:
+    def __init__(self, held_out: Sequence[Validation], trained: Validation) -> None:
         self.held_out, self.trained, self.team = held_out, trained, trained.team
-        self._known: dict[tuple[int, ...], tuple[Tally | None, Tally]] = {}  # by the numbers of open gates
+        self._known: dict[tuple[int, ...], tuple[list[Tally], Tally]] = {}  # by the numbers of open gates
 
-    def _tallies(self, thresholds: Sequence[float]) -> tuple[Tally | None, Tally]:
-        parts = [part for part in (self.held_out, self.trained) if part is not None]
-        key = tuple(torch.cat([part.count(thresholds) for part in parts]).tolist())
+    def _tallies(self, thresholds: Sequence[float]) -> tuple[list[Tally], Tally]:
+        key = tuple(torch.cat([part.count(thresholds) for part in (*self.held_out, self.trained)]).tolist())
         if key not in self._known:
-            held_out = None if self.held_out is None else self.held_out.measure(thresholds)
-            self._known[key] = held_out, self.trained.measure(thresholds)
+            self._known[key] = [part.measure(thresholds) for part in self.held_out], self.trained.measure(thresholds)
         return self._known[key]
 
     def verdict(self, thresholds: Sequence[float]) -> Verdict:
-        return together(*self._tallies(thresholds))
+        held_out, trained = self._tallies(thresholds)
+        return together(new_data(held_out), trained)
 
     def gap(self, thresholds: Sequence[float]) -> float:
         """How many times the divergence of training data that of held-out data is; 1 if not significantly more."""
-        held_out, trained = self._tallies(thresholds)
+        found, trained = self._tallies(thresholds)
+        held_out = new_data(found)
         if held_out is None or not significantly_worse(held_out, trained):
             return 1.0
         return held_out.verdict().divergence / max(trained.verdict().divergence, 1e-12)
+
+
+def new_data(held_out: Sequence[Tally]) -> Tally | None:
+    """What stands for new data: validation data and what was split off the loader, or validation data alone.
+
+    As a rule the model was trained on the loader's data. Where it is surer of what it was trained on, these say too
+    little of new data; so whichever of the two has the larger bound counts.
+    """
+    if len(held_out) < 2:
+        return held_out[0] if held_out else None
+    validation, split_off = held_out
+    return max(validation, validation + split_off, key=lambda tally: tally.verdict().upper)
 
 
 def significantly_worse(held_out: Tally, trained: Tally) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ PIECES = 20
 def divided(
     loader: Iterable[Any], validation: Iterable[Any] | None, together: int = 1
 ) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    """The batches to fit on, and those to judge on; ``loader`` itself if nothing is held out.
+    """The batches to fit on, and those that are split off to judge on; ``loader`` itself and None if none are.
 
     So many batches ``together`` are a step: those of a list stay together.
 
@@ -29,12 +28,7 @@ def divided(
     a sampler or a stream will give cannot be told beforehand.
     """
     missing = ENOUGH - (0 if validation is None else sum(map(examples, validation)))
-    if missing <= 0:
-        return loader, validation
-    fitted, judged = _split(loader, missing, together)
-    if judged is None:
-        return loader, validation
-    return fitted, judged if validation is None else Both(validation, judged)
+    return _split(loader, missing, together) if missing > 0 else (loader, None)
 
 
 def _split(loader: Iterable[Any], missing: int, together: int) -> tuple[Iterable[Any], Iterable[Any] | None]:
@@ -58,16 +52,6 @@ def examples(batch: Any) -> int:
         return int(graphs)
     rows = getattr(batch, "y", None)
     return len(rows) if isinstance(rows, torch.Tensor) and rows.dim() else 1
-
-
-class Both:
-    """The batches of two loaders, one after the other, again and again."""
-
-    def __init__(self, *loaders: Iterable[Any]) -> None:
-        self.loaders = loaders
-
-    def __iter__(self) -> Any:
-        return chain.from_iterable(self.loaders)
 
 
 def _order(count: int) -> list[int]:

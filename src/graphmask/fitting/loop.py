@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ def run(
     training: Training,
     loader: Iterable[Any],
     again: Iterable[Any],
-    held_out: Iterable[Any] | None,
+    held_out: Sequence[Iterable[Any]],
     *,
     mode: Callable[[bool], None],
     on_step: Callable[[Training, float, list[float]], None] = lambda *_: None,
@@ -29,7 +29,8 @@ def run(
     """Read it top to bottom: for every epoch, for every batch, a step; now and then a verdict; at the end, a choice.
 
     ``mode(True)`` puts the model in the state for training gates, ``mode(False)`` in that for judging them; ``again``
-    is the loader in an order of its own, ``held_out`` what else to judge on.
+    is the loader in an order of its own, ``held_out`` what else to judge on: validation data
+    and what was split off the loader.
     """
     started = time.perf_counter()
     while training.clock < training.steps:

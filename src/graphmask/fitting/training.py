@@ -219,11 +219,9 @@ class Training:
         even = hard_concrete.EVEN * hard_concrete.WIDTH
         return [KEEP_ALL if site < self.open_from else even for site in range(len(self.probe.sites))]
 
-    def judge(self, loader: Iterable[Any], held_out: Iterable[Any] | None, examples: int) -> Judge:
-        parts = [
-            None
-            if batches is None
-            else Validation(
+    def judge(self, loader: Iterable[Any], held_out: Sequence[Iterable[Any]], examples: int) -> Judge:
+        *others, trained = [
+            Validation(
                 self.probe,
                 self.subject,
                 batches,
@@ -232,10 +230,9 @@ class Training:
                 examples,
                 self.passes.originals,
             )
-            for batches in (held_out, loader)
+            for batches in (*held_out, loader)
         ]
-        assert parts[1] is not None
-        return Judge(parts[0], parts[1])
+        return Judge(others, trained)
 
     def review(self, judge: Judge) -> Verdict:
         """A verdict on hard gates; aim lower where they, or held-out data, do worse than training batches show.
@@ -284,7 +281,7 @@ class Training:
         self.history.epochs.append(Epoch(self.epoch, mean, self.constraint.multiplier, gates, verdict, fine))
         self.sums.zero_()
 
-    def finish(self, loader: Iterable[Any], held_out: Iterable[Any] | None) -> None:
+    def finish(self, loader: Iterable[Any], held_out: Sequence[Iterable[Any]]) -> None:
         """Measure what the last state and the snapshots can do, and take the best."""
         self.rungs = [*self.rungs, snapshot(self.probe)]
         candidates = self.candidates(lambda: self.judge(loader, held_out, EXAMPLES))
