@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from graphmask.experiments.bench import ablation, core, first, pages, scale, small
+from graphmask.experiments.bench.battery.models import ENTRIES
 from graphmask.experiments.bench.memory import peak_bytes
 from graphmask.fitting.recipe import Recipe
 from graphmask.fitting.training import LOGITS_EVERY
@@ -123,17 +124,23 @@ def test_pages_grow_as_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> Non
     assert table[1][3] == "1.00"
 
 
-def test_the_ablation_table_has_the_tasks_and_layers_that_were_measured() -> None:
-    def run(*f1: float, feasible: bool = True) -> dict[str, object]:
-        return {"f1": list(f1), "divergence": 0.01, "flips": 0.0, "feasible": feasible}
+def test_the_ablation_has_a_row_per_variant_and_a_column_per_model() -> None:
+    def model(kept: float, kappa: float | None, *divergences: float) -> dict[str, object]:
+        runs = [{"divergence": d, "tolerance": 0.03, "fit_cpu_seconds": 100 * d} for d in divergences]
+        return {"figures": {"kept": {"mean": kept}}, "kappa": kappa, "runs": runs}
 
-    one = {"star": [run(100.0), run(90.0)], "relay": [run(80.0, 60.0), run(70.0, 50.0, feasible=False)]}
-    header, table = ablation.rows({"seeds": 2, "variants": {"default": one, "paper": one}})
-    assert header == [
-        "variant", "star F1", "star divergence", "star feasible", "relay layer 1 F1", "relay layer 2 F1",
-        "relay divergence", "relay feasible",
-    ]  # fmt: skip
-    assert table[0] == [
-        "default", "90.0 (mean 95.0)", "0.0100", "2 of 2", "70.0 (mean 75.0)", "50.0 (mean 55.0)", "0.0100", "1 of 2",
-    ]  # fmt: skip
-    assert ablation.TASKS == ("star", "relay")
+    one = {"star": model(0.334, 1.0, 0.01, 0.05), "regression": model(0.124, None, 0.03, 0.031)}
+    failed = {"star": {**model(0.0, None), "figures": {"kept": None}}, "regression": model(0.5, 0.25, 0.02)}
+    header, table = ablation.rows({"seeds": 2, "variants": {"default": one, "paper": failed}})
+    assert header == ["variant", "`star`", "`regression`", "within tolerance on test", "CPU s per fit"]
+    assert table == [
+        ["default", "33.4%, 1.00", "12.4%", "2 of 4", "3.0"],
+        ["paper", "-", "50.0%, 0.25", "1 of 1", "2.0"],
+    ]
+
+
+def test_the_ablation_is_on_the_design_half_and_measures_the_default_as_the_battery_does() -> None:
+    assert {ENTRIES[name].half for name in ablation.MODELS} == {"design"}
+    assert ablation.VARIANTS["default"] == ("fits", None)
+    assert len({folder for folder, _ in ablation.VARIANTS.values()}) == len(ablation.VARIANTS)
+    assert len({recipe for _, recipe in ablation.VARIANTS.values()}) == len(ablation.VARIANTS)

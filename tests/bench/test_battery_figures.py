@@ -28,6 +28,7 @@ from graphmask.experiments.bench.battery import (
 from graphmask.experiments.bench.battery.models import ENTRIES
 from graphmask.experiments.bench.battery.summary import summary, verdicts
 from graphmask.explanation import Explanation
+from graphmask.fitting.recipe import PAPER
 from graphmask.fitting.training import Recipe
 from graphmask.graphs.sites import Site
 
@@ -169,11 +170,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The seeds that are really measured, in order; with one epoch, whatever is asked for."""
     seeds: list[int] = []
 
-    def quick(prepared: entry.Prepared, seed: int, *, epochs: int | None = None) -> dict[str, Any]:
+    def quick(prepared: entry.Prepared, seed: int, **settings: Any) -> dict[str, Any]:
         seeds.append(seed)
         prepared.test = prepared.test[:1]
         prepared.gold = (prepared.gold or [])[: white_boxes.BATCH]
-        return measure.measure(prepared, seed, epochs=1)
+        return measure.measure(prepared, seed, epochs=1, recipe=settings["recipe"])
 
     monkeypatch.setattr(run, "measure", quick)
     monkeypatch.setattr(white_boxes, "TRAIN", 100)
@@ -198,6 +199,11 @@ def test_what_is_there_is_not_measured_again(measured: list[int], tmp_path: Path
     }
     run.measure_all(["white_count"], [0], tmp_path, epochs=7, progress=False)  # other settings are another result
     assert measured == [0, 1, 1, 2, 0]
+    paper = run.measure_all(["white_count"], [1], tmp_path, recipe=PAPER, fits="fits-paper", progress=False)
+    assert measured == [0, 1, 1, 2, 0, 1]
+    assert run.read_json(run.result_path(tmp_path, "white_count", 1, "fits-paper"))["recipe"]["sampled"]
+    assert paper["white_count"][0]["kept"] != again[1]["kept"]
+    assert go(1) == again[1:2]
     about = summary({"white_count": again})["models"]["white_count"]
     assert len(about["kappa_per_site"]) == 2
     assert about["fits"] == 3
@@ -208,10 +214,10 @@ def test_a_fit_that_fails_is_an_error_row_and_is_tried_again(
 ) -> None:
     fine = run.measure
 
-    def fails(prepared: entry.Prepared, seed: int, *, epochs: int | None = None) -> dict[str, Any]:
+    def fails(prepared: entry.Prepared, seed: int, **settings: Any) -> dict[str, Any]:
         if seed == 0:
             raise GraphMaskError("Expected luck, got none.")
-        return fine(prepared, seed, epochs=epochs)
+        return fine(prepared, seed, **settings)
 
     monkeypatch.setattr(run, "measure", fails)
     found = run.measure_all(["white_count"], [0, 1], tmp_path, progress=False)["white_count"]
@@ -244,13 +250,14 @@ def test_a_process_that_dies_takes_one_fit_with_it(tmp_path: Path, monkeypatch: 
 def test_a_worker_measures(tmp_path: Path) -> None:
     worker = run.Worker()
     try:
-        assert worker.perform({"name": "white_count", "seed": 3, "out": str(tmp_path), "epochs": 1})
+        task = {"name": "white_count", "seed": 3, "out": str(tmp_path), "fits": "fits", "epochs": 1, "recipe": None}
+        assert worker.perform(task)
     finally:
         worker.stop()
-    found = run.known(tmp_path, "white_count", 3, 1)
+    found = run.known(task)
     assert found is not None
     assert found["steps"] >= 40  # more if drawn out
-    assert run.known(tmp_path, "white_count", 3) is None
+    assert run.known({**task, "epochs": None}) is None
 
 
 def test_a_model_is_trained_once(tmp_path: Path) -> None:

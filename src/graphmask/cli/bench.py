@@ -127,20 +127,26 @@ for _command in (bench_attention.sequences, bench_attention.reactions, bench_att
 
 
 @app.command("ablation")
-def ablation(
+def ablate(
     json: Json = None,
-    seeds: Annotated[int, typer.Option(help="Seeds per variant.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="Also write the table as Markdown.")] = None,
+    models: Annotated[str, typer.Option(help="Models of the battery, separated by commas.")] = "",
+    seeds: Annotated[int, typer.Option(help="Fits per variant and model.")] = 3,
+    jobs: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder for models and figures, as of `bench battery`.")] = Path(
+        "out/battery"
+    ),
+    markdown: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
 ) -> None:
-    """The recipe with one part changed at a time, and the paper's, on all tasks with a known answer."""
-    from graphmask.experiments.bench.ablation import markdown, measure, rows
+    """The recipe with one part changed at a time, and the paper's, on models of the battery; a killed run goes on."""
+    from graphmask.experiments.bench import ablation
+    from graphmask.experiments.bench.battery import run
+    from graphmask.files import write_bytes
 
-    figures = measure(seeds)
-    show("lowest and mean F1 per site", *rows(figures))
-    if out is not None:
-        from graphmask.files import write_bytes
-
-        write_bytes(out, markdown(figures).encode())
+    names = run.choose(models.split(",") if models else ablation.MODELS)
+    figures = ablation.measure(names, range(seeds), out, jobs=jobs)
+    show("share kept, and kappa", *ablation.rows(figures))
+    if markdown is not None:
+        write_bytes(markdown, ablation.markdown(figures).encode())
     write_json(json, figures)
 
 

@@ -1,67 +1,70 @@
-"""What each part of the recipe is for: change one at a time."""
+"""What each part of the recipe is for: change one at a time, on models of the battery's design half."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from graphmask.bars import steps
-from graphmask.experiments import TASKS, runner
+from graphmask.experiments.bench.battery import run
+from graphmask.experiments.bench.battery.summary import summary
 from graphmask.experiments.bench.markdown import table
 from graphmask.fitting.recipe import PAPER, Recipe
 
-VARIANTS: dict[str, Recipe] = {
-    "default": Recipe(),
-    "the whole aim from the start": Recipe(first_aim=0.6),
-    "gates start as they are drawn": Recipe(initial_location=None),
-    "no settling": Recipe(settle=0.0),
-    "baselines start at the mean message": Recipe(start="mean"),
-    "baselines start at zero": Recipe(start="zero"),
-    "half the steps": Recipe(steps=500),
-    "twice the steps": Recipe(steps=2000),
-    "paper": PAPER,
+#: By name, with the folder of its fits.
+VARIANTS: dict[str, tuple[str, Recipe | None]] = {
+    "default": ("fits", None),
+    "the whole aim from the start": ("fits-aim", Recipe(first_aim=0.6)),
+    "the seed draws the first weights": ("fits-drawn", Recipe(drawn=True)),
+    "gates start as they are drawn": ("fits-open", Recipe(drawn=True, initial_location=None)),
+    "no settling": ("fits-settle", Recipe(settle=0.0)),
+    "baselines start at the mean message": ("fits-mean", Recipe(start="mean")),
+    "baselines start at zero": ("fits-zero", Recipe(start="zero")),
+    "half the steps": ("fits-half", Recipe(steps=500)),
+    "twice the steps": ("fits-twice", Recipe(steps=2000)),
+    "paper": ("fits-paper", PAPER),
 }
+#: Of the design half: each kind of model, and none that every variant explains alike.
+MODELS = (
+    "frozen_tree_grid",
+    "nodes_gcn",
+    "mutagenicity_gin",
+    "ba2motifs_gcn",
+    "regression",
+    "reasoning_rgcn",
+    "reasoning_gated",
+    "star",
+)
 
 
-def measure(seeds: int) -> dict[str, Any]:
-    """F1 per site of every variant and seed; the models are trained once per seed."""
-    result: dict[str, Any] = {name: {} for name in VARIANTS}
-    with runner.one_thread(), steps(len(TASKS) * seeds * len(VARIANTS), enabled=True) as step:
-        for task in TASKS:
-            for seed in range(seeds):
-                trained = runner.train_model(task, seed)
-                for name, recipe in VARIANTS.items():
-                    step(f"{task}, seed {seed}: {name}")
-                    figures = runner.run(task, seed, recipe=recipe, trained=trained, progress=False).figures
-                    result[name].setdefault(task, []).append(
-                        {
-                            "f1": [site["f1"] for site in figures["gold"]["per_site"]],
-                            "divergence": figures["divergence"],
-                            "flips": figures["flips"],
-                            "feasible": figures["feasible"],
-                        }
-                    )
-    return {"seeds": seeds, "variants": result}
+def measure(names: Sequence[str], seeds: Sequence[int], out: Path, *, jobs: int = 1) -> dict[str, Any]:
+    """The battery's figures of every variant. Models are trained once; what is in ``out`` is not measured again."""
+    found = {}
+    for variant, (folder, recipe) in VARIANTS.items():
+        results = run.measure_all(names, seeds, out, jobs=jobs, recipe=recipe, fits=folder)
+        found[variant] = summary(results)["models"]
+    return {"seeds": len(seeds), "variants": found}
 
 
 def rows(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """A row per variant; per task F1 of every layer, mean divergence, and how many fits met the tolerance."""
-    header, lines = ["variant"], []
-    for task, runs in next(iter(figures["variants"].values())).items():
-        layers = len(runs[0]["f1"])
-        header += [f"{task} F1"] if layers == 1 else [f"{task} layer {layer + 1} F1" for layer in range(layers)]
-        header += [f"{task} divergence", f"{task} feasible"]
-    for name, by_task in figures["variants"].items():
-        row = [name]
-        for runs in by_task.values():
-            row += [_range(list(values)) for values in zip(*(run["f1"] for run in runs), strict=True)]
-            row.append(f"{sum(run['divergence'] for run in runs) / len(runs):.4f}")
-            row.append(f"{sum(run['feasible'] for run in runs)} of {len(runs)}")
-        lines.append(row)
-    return header, lines
+    """A row per variant: share kept and kappa of each model; fits within tolerance on test; CPU seconds of a fit."""
+    variants = figures["variants"]
+    names = list(next(iter(variants.values())))
+    lines = []
+    for variant, models in variants.items():
+        fits = [one for model in models.values() for one in model["runs"] if "error" not in one]
+        within = sum(one["divergence"] <= one["tolerance"] for one in fits)
+        seconds = statistics.fmean(one["fit_cpu_seconds"] for one in fits)
+        cells = [_cell(models[name]) for name in names]
+        lines.append([variant, *cells, f"{within} of {len(fits)}", f"{seconds:.1f}"])
+    return ["variant", *(f"`{name}`" for name in names), "within tolerance on test", "CPU s per fit"], lines
 
 
-def _range(values: list[float]) -> str:
-    return f"{min(values):.1f} (mean {sum(values) / len(values):.1f})"
+def _cell(model: dict[str, Any]) -> str:
+    kept, kappa = model["figures"]["kept"], model["kappa"]
+    share = "-" if kept is None else f"{kept['mean']:.1%}"
+    return share if kappa is None else f"{share}, {kappa:.2f}"
 
 
 def markdown(figures: dict[str, Any]) -> str:

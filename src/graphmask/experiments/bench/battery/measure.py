@@ -19,6 +19,7 @@ from graphmask.experiments.bench.battery import masks
 from graphmask.experiments.bench.battery.entry import Prepared
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
+from graphmask.fitting.recipe import Recipe
 
 #: A site that keeps at least this share is thrown open.
 OPEN = 0.999
@@ -44,14 +45,21 @@ def _deletion(explainer: GraphMask, test: list[Any]) -> dict[str, dict[str, floa
 AUDITS: dict[str, Callable[[GraphMask, list[Any]], dict[str, Any]]] = {"silence": _silence, "deletion": _deletion}
 
 
-def measure(prepared: Prepared, seed: int, *, epochs: int | None = None) -> dict[str, Any]:
+def measure(
+    prepared: Prepared, seed: int, *, epochs: int | None = None, recipe: Recipe | None = None
+) -> dict[str, Any]:
     """Fit GraphMask on a model of the battery as everybody gets it, and judge it on the test graphs.
 
-    ``epochs`` is for tests of this very module; figures that are reported have the default.
+    ``epochs`` is for tests of this very module, ``recipe`` for the ablation; other figures have the defaults.
     """
     started = time.perf_counter()
     explainer = GraphMask(
-        prepared.model, prepared.forward, prepared.divergence, tolerance=prepared.tolerance, seed=seed
+        prepared.model,
+        prepared.forward,
+        prepared.divergence,
+        tolerance=prepared.tolerance,
+        seed=seed,
+        recipe=recipe or Recipe(),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -18,6 +19,7 @@ from graphmask.experiments import runner
 from graphmask.experiments.bench.battery.measure import measure
 from graphmask.experiments.bench.battery.models import ENTRIES
 from graphmask.files import read_json, write_bytes
+from graphmask.fitting.recipe import Recipe
 
 #: Of the files that results are kept in; another one is measured again.
 FORMAT = 1
@@ -37,23 +39,31 @@ def choose(models: Sequence[str] | None = None, half: str | None = None) -> list
     return [name for name in models or ENTRIES if half is None or ENTRIES[name].half == half]
 
 
-def result_path(out: Path, name: str, seed: int) -> Path:
-    return out / "fits" / f"{name}-{seed}.json"
+def result_path(out: Path, name: str, seed: int, fits: str = "fits") -> Path:
+    return out / fits / f"{name}-{seed}.json"
 
 
 def model_path(out: Path, name: str) -> Path:
     return out / "models" / f"{name}.safetensors"
 
 
-def known(out: Path, name: str, seed: int, epochs: int | None = None) -> dict[str, Any] | None:
+def known(task: Task) -> dict[str, Any] | None:
     """A result that was measured before with the same settings; None if there is none that can be read."""
     try:
-        found = read_json(result_path(out, name, seed))
+        found = read_json(_path(task))
     except GraphMaskError:
         return None
-    wanted = {"format": FORMAT, "name": name, "seed": seed, "epochs": epochs}
+    wanted = {"format": FORMAT, **_settings(task)}
     same = isinstance(found, dict) and all(found.get(key) == value for key, value in wanted.items())
     return found if same and "error" not in found and "masks" in found else None
+
+
+def _path(task: Task) -> Path:
+    return result_path(Path(task["out"]), task["name"], task["seed"], task["fits"])
+
+
+def _settings(task: Task) -> dict[str, Any]:
+    return {key: task[key] for key in ("name", "seed", "epochs", "recipe")}
 
 
 def measure_all(
@@ -63,36 +73,40 @@ def measure_all(
     *,
     jobs: int = 1,
     epochs: int | None = None,
+    recipe: Recipe | None = None,
+    fits: str = "fits",
     progress: bool = True,
 ) -> dict[str, list[dict[str, Any]]]:
     """Results per model, seed by seed; what is in ``out`` already is not measured again.
 
-    With ``jobs`` above one, so many processes of one thread each share the work. Models are trained before anything
-    is measured, each once. A fit that fails is a result with an ``error``; a later run tries it again.
+    ``recipe`` is the default if left out; results of another one lie in a folder ``fits`` of their own, beside the
+    trained models. With ``jobs`` above one, so many processes of one thread each share the work. Models are trained
+    before anything is measured, each once. A fit that fails is a result with an ``error``; a later run tries it again.
     """
     if not seeds:
         raise GraphMaskError("Expected at least one seed, got none.")
     if jobs < 1:
         raise GraphMaskError(f"Expected at least one job, got {jobs}.")
-    missing = [(name, seed) for seed in seeds for name in names if known(out, name, seed, epochs) is None]
-    untrained = [name for name in names if any(name == wanted for wanted, _ in missing)]
-    untrained = [name for name in untrained if not model_path(out, name).exists()]
-    first: list[Task] = [{"name": name, "seed": None, "out": str(out), "epochs": epochs} for name in untrained]
-    second: list[Task] = [{"name": name, "seed": seed, "out": str(out), "epochs": epochs} for name, seed in missing]
+    same: Task = {"out": str(out), "fits": fits, "epochs": epochs, "recipe": None if recipe is None else asdict(recipe)}
+    tasks: list[Task] = [{"name": name, "seed": seed, **same} for seed in seeds for name in names]
+    second = [task for task in tasks if known(task) is None]
+    wanted = {task["name"] for task in second}
+    untrained = [name for name in names if name in wanted and not model_path(out, name).exists()]
+    first: list[Task] = [{"name": name, "seed": None, **same} for name in untrained]
     with steps(len(first) + len(second), enabled=progress) as step:
-        for tasks in (first, second):
-            _work_off(tasks, jobs, step)
-    return {name: [_result(out, name, seed, epochs) for seed in seeds] for name in names}
+        for part in (first, second):
+            _work_off(part, jobs, step)
+    return {name: [_result(task) for task in tasks if task["name"] == name] for name in names}
 
 
-def _result(out: Path, name: str, seed: int, epochs: int | None) -> dict[str, Any]:
-    found = known(out, name, seed, epochs)
+def _result(task: Task) -> dict[str, Any]:
+    found = known(task)
     if found is not None:
         return found
     try:
-        return read_json(result_path(out, name, seed))
+        return read_json(_path(task))
     except GraphMaskError as error:
-        return {"name": name, "seed": seed, "error": str(error)}
+        return {"name": task["name"], "seed": task["seed"], "error": str(error)}
 
 
 def perform(task: Task) -> None:
@@ -103,7 +117,8 @@ def perform(task: Task) -> None:
             prepared = ENTRIES[name].prepare(MODEL_SEED, model_path(out, name))
             if seed is None:
                 return
-            found = measure(prepared, seed, epochs=task["epochs"])
+            recipe = None if task["recipe"] is None else Recipe(**task["recipe"])
+            found = measure(prepared, seed, epochs=task["epochs"], recipe=recipe)
         except Exception as error:  # one model that fails must not end the run
             found = {"error": f"{type(error).__name__}: {error}"}
     if seed is not None:
@@ -111,9 +126,7 @@ def perform(task: Task) -> None:
 
 
 def _write(task: Task, found: dict[str, Any]) -> None:
-    head = {"format": FORMAT, "name": task["name"], "seed": task["seed"], "epochs": task["epochs"]}
-    path = result_path(Path(task["out"]), task["name"], task["seed"])
-    write_bytes(path, (json.dumps({**head, **found}, indent=1) + "\n").encode())
+    write_bytes(_path(task), (json.dumps({"format": FORMAT, **_settings(task), **found}, indent=1) + "\n").encode())
 
 
 # Processes ----------------------------------------------------------------------------------------------------
