@@ -234,7 +234,14 @@ def test_explainer_and_explanation_are_not_confused(fitted: GraphMask, tmp_path:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("calls", [[0]]), ("calls", ["0"]), ("name", 3), ("types", [[["a", 1, "b"]]]), ("stand_in", {"message": "4"})],
+    [
+        ("calls", [[0]]),
+        ("calls", [1000]),
+        ("calls", ["0"]),
+        ("name", 3),
+        ("types", [[["a", 1, "b"]]]),
+        ("stand_in", {"message": "4"}),
+    ],
 )
 def test_sites_of_other_types(fitted: GraphMask, tmp_path: Path, key: str, value: object) -> None:
     """They would be noticed while a graph is explained, where no file is named."""

@@ -46,6 +46,11 @@ def probe_of(
     sites = tuple(
         Site.from_json(site).with_message(spec.message) for site, spec in zip(description["sites"], specs, strict=True)
     )
+    calls: dict[str, list[int]] = {}
+    for site in sites:
+        calls.setdefault(site.module, []).extend(site.calls)
+    if any(sorted(found) != list(range(len(found))) for found in calls.values()):
+        raise ValueError(f"calls of a module that are not counted from 0: {calls}")
     hidden, seed = description["hidden"], description["seed"]
     with torch.device("meta"):  # where sizes take no memory: a file may claim any
         claimed = Probe(sites, specs, hidden, seed).state_dict()
