@@ -71,6 +71,15 @@ def test_no_more_is_held_out_than_is_missing() -> None:
     assert len(numbers(fitted)) == 370
 
 
+def test_sentences_of_a_tokenizer_are_examples() -> None:
+    """A batch of them once counted as one, and a loader lost examples beside hundreds of validation sentences."""
+    batches = [Batch.from_data_list(graphs(10, 10 * n)) for n in range(40)]
+    sentences = {"input_ids": torch.zeros(100, 7, dtype=torch.long), "attention_mask": torch.ones(100, 7)}
+    assert held_out.examples(sentences) == 100
+    assert held_out.divided(batches, [sentences, sentences]) == (batches, None)
+    assert held_out.divided(batches, [sentences])[1] is not None
+
+
 def test_what_is_enough_or_cannot_be_divided_stays_whole() -> None:
     batches = [Batch.from_data_list(graphs(10, 10 * n)) for n in range(40)]
     enough = [Batch.from_data_list(graphs(200))]

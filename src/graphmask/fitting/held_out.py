@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,8 +45,11 @@ def _split(loader: Iterable[Any], missing: int, together: int) -> tuple[Iterable
 
 
 def examples(batch: Any) -> int:
-    """Graphs in a batch; where there is one, its nodes may all be examples, and are more than enough or not."""
+    """Graphs in a batch, or sentences; where there is one graph, all its nodes may be examples."""
     batch = graph_in(batch)
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if isinstance(ids, torch.Tensor) and ids.dim() > 1:
+        return len(ids)
     graphs = getattr(batch, "num_graphs", 1)
     if graphs > 1:
         return int(graphs)
