@@ -60,24 +60,24 @@ class Entry:
 
     def prepare(self, seed: int = 0, cache: Path | None = None) -> Prepared:
         """The trained model and its data; ``cache`` is a file to keep the weights in, which is read if it exists."""
-        found = self.make(seed)
-        if found.learn is None:
-            found.model.eval()
-            found.score = found.judge()
-            return found
+        prepared = self.make(seed)
+        if prepared.learn is None:
+            prepared.model.eval()
+            prepared.score = prepared.judge()
+            return prepared
         # Weights are of this model, this seed and this data, or they are not used.
-        same = {"name": self.name, "seed": seed, "data": [content_of(batch) for batch in found.fit[:1]]}
-        if cache is None or not _restore(found, same, cache):
+        same = {"name": self.name, "seed": seed, "data": [content_of(batch) for batch in prepared.fit[:1]]}
+        if cache is None or not _restore(prepared, same, cache):
             started = time.process_time()
-            found.model.train()
-            found.learn()
-            found.train_cpu_seconds = time.process_time() - started
-            found.model.eval()
-            found.score = found.judge()
+            prepared.model.train()
+            prepared.learn()
+            prepared.train_cpu_seconds = time.process_time() - started
+            prepared.model.eval()
+            prepared.score = prepared.judge()
             if cache is not None:
-                about = {**same, "score": found.score, "train_cpu_seconds": found.train_cpu_seconds}
-                files.write(cache, KIND, dict(found.model.state_dict()), about)
-        return found
+                about = {**same, "score": prepared.score, "train_cpu_seconds": prepared.train_cpu_seconds}
+                files.write(cache, KIND, dict(prepared.model.state_dict()), about)
+        return prepared
 
 
 def _restore(found: Prepared, same: dict[str, Any], cache: Path) -> bool:

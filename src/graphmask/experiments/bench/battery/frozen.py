@@ -34,11 +34,11 @@ class FrozenNodes(nn.Module):
         self.lin = nn.Linear(3 * WIDTH, classes)
 
     def states(self, x: Tensor, edge_index: Tensor) -> list[Tensor]:
-        found = []
+        states = []
         for conv in (self.conv1, self.conv2, self.conv3):
             x = F.normalize(conv(x, edge_index), dim=1).relu()
-            found.append(x)
-        return found
+            states.append(x)
+        return states
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.lin(torch.cat(self.states(x, edge_index), 1))
@@ -92,11 +92,11 @@ def of_nodes(name: str, seed: int) -> Prepared:
     """A published node classifier on its own graph and split; gold are the edges of the planted motifs."""
     arrays = read(name)
     data = Data(x=arrays["x"], edge_index=arrays["edge_index"], y=arrays["y"])
-    found = prepared(
+    ready = prepared(
         network(FrozenNodes, arrays), data, arrays["train"], arrays["validation"], arrays["test"], seed=seed
     )
-    found.gold = [arrays["gold"]]
-    return found
+    ready.gold = [arrays["gold"]]
+    return ready
 
 
 def of_graphs(name: str, kind: type[FrozenNodes], graphs: list[Data], seed: int) -> Prepared:

@@ -72,9 +72,9 @@ def on_graphs(
 
     def judged(_: nn.Module) -> float:
         model.eval()
-        found = score()
+        value = score()
         model.train()
-        return found
+        return value
 
     learning.train(
         model,

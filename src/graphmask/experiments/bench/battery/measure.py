@@ -72,7 +72,7 @@ def measure(
         tally = Tally.of(bare)
         per_site = tally.retained_per_site
         open_sites = [site for site, share in enumerate(per_site) if share >= OPEN and bool(carried[site].any())]
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "sites": list(bare[0].sites),
             "tolerance": explainer.tolerance,
             "graphs": len(bare),
@@ -89,7 +89,7 @@ def measure(
         }
     trained = prepared.train_cpu_seconds
     return {
-        **found,
+        **figures,
         "feasible": history.feasible,
         "steps": history.steps,
         "fit_cpu_seconds": cpu,
@@ -126,9 +126,9 @@ def _certified(
 
 
 def _summary(explanations: Sequence[Explanation]) -> dict[str, Any]:
-    found = Tally.of(explanations).means
+    means = Tally.of(explanations).means
     names = {"kept": "retained", "divergence": "divergence", "within": "faithful", "flips": "flips"}
-    return {name: found[key] for name, key in names.items()}
+    return {name: means[key] for name, key in names.items()}
 
 
 def needed(explainer: GraphMask, test: Sequence[Any], sites: Sequence[int]) -> dict[str, dict[str, Any]]:
@@ -173,15 +173,15 @@ def against(
     kept = torch.cat([e.kept if layered else e.kept.any(0)[None] for e, _, _ in known], 1)
     scores = torch.cat([e.scores if layered else e.scores.amax(0)[None] for e, _, _ in known], 1)
     truth = torch.cat([g if layered else g[None] for _, g, _ in known], 1)
-    found: dict[str, Any] = {"graphs": len(known), **_agreement(kept, scores, truth)}
+    figures: dict[str, Any] = {"graphs": len(known), **_agreement(kept, scores, truth)}
     if layered:
-        found["per_site"] = [_agreement(*row) for row in zip(kept, scores, truth, strict=True)]
+        figures["per_site"] = [_agreement(*row) for row in zip(kept, scores, truth, strict=True)]
     marks = [n for _, _, n in known if n is not None]
     if len(marks) == len(known):
         idle = torch.cat([n if layered else n[None] for n in marks], 1)
         either = truth | idle
-        found["noise_auc"] = area(scores[either], truth[either])
-    return found
+        figures["noise_auc"] = area(scores[either], truth[either])
+    return figures
 
 
 def _agreement(kept: Tensor, scores: Tensor, truth: Tensor) -> dict[str, float | None]:

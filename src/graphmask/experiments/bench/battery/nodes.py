@@ -96,6 +96,6 @@ def make(layer: str, seed: int) -> Prepared:
     labelled, validation, test = order[:LABELLED], order[LABELLED:][:VALIDATION], order[-TEST:]
     unlabelled = order[LABELLED + VALIDATION : -TEST]
     model = build(LAYERS[layer], seed)
-    found = prepared(model, data, torch.cat([labelled, unlabelled]), validation, test, seed=seed)
-    found.learn = lambda: learning.on_rows(model, data, labelled, seed=seed)
-    return found
+    ready = prepared(model, data, torch.cat([labelled, unlabelled]), validation, test, seed=seed)
+    ready.learn = lambda: learning.on_rows(model, data, labelled, seed=seed)
+    return ready

@@ -51,18 +51,18 @@ KINDS = 4
 def bonds(graphs: int, seed: int) -> list[Data]:
     """Random graphs of nodes of four kinds; ``y`` is the number of edges between the first two kinds, standardised."""
     rng = torch.Generator().manual_seed(seed)
-    found = []
+    drawn = []
     for _ in range(graphs):
         size = int(torch.randint(10, 21, (), generator=rng))
         kind = torch.randint(KINDS, (size,), generator=rng)
         pairs = torch.randint(size, (2, 2 * size), generator=rng)
         pairs = torch.stack([pairs.amin(0), pairs.amax(0)])[:, pairs[0] != pairs[1]].unique(dim=1)
         y = (kind[pairs].sort(0).values == torch.tensor([[0], [1]])).all(0).sum().float().view(1)
-        found.append(Data(x=F.one_hot(kind, KINDS).float(), edge_index=torch.cat([pairs, pairs.flip(0)], 1), y=y))
-    values = torch.cat([graph.y for graph in found])
-    for graph in found:
+        drawn.append(Data(x=F.one_hot(kind, KINDS).float(), edge_index=torch.cat([pairs, pairs.flip(0)], 1), y=y))
+    values = torch.cat([graph.y for graph in drawn])
+    for graph in drawn:
         graph.y = (graph.y - values.mean()) / values.std()
-    return found
+    return drawn
 
 
 class Regressor(nn.Module):
@@ -86,9 +86,9 @@ def regression(seed: int) -> Prepared:
     @torch.no_grad()
     def explained(data: list[Any]) -> float:
         """The share of the variance that the model explains."""
-        found = torch.cat([model(batch.x, batch.edge_index, batch.batch) for batch in data])
+        predicted = torch.cat([model(batch.x, batch.edge_index, batch.batch) for batch in data])
         wanted = torch.cat([batch.y for batch in data])
-        return float(1 - F.mse_loss(found, wanted) / wanted.var())
+        return float(1 - F.mse_loss(predicted, wanted) / wanted.var())
 
     def loss(output: Tensor, batch: Any) -> Tensor:
         return F.mse_loss(output, batch.y)
@@ -134,13 +134,13 @@ def link_split(seed: int) -> list[Data]:
     pairs = pairs[:, torch.randperm(pairs.shape[1], generator=rng)]
     sizes = [pairs.shape[1] * 10 // 100, pairs.shape[1] * 15 // 100]
     train, validation, test = pairs.split([pairs.shape[1] - sum(sizes), *sizes], 1)
-    messages, found = torch.cat([train, train.flip(0)], 1), []
+    messages, parts = torch.cat([train, train.flip(0)], 1), []
     for some in (train, validation, test):
         others = strangers(data.edge_index, LINK_NODES, some.shape[1], rng)
         label = torch.cat([torch.ones(some.shape[1]), torch.zeros(others.shape[1])])
         candidates = torch.cat([some, others], 1)
-        found.append(Data(x=data.x, edge_index=messages, edge_label_index=candidates, edge_label=label))
-    return found
+        parts.append(Data(x=data.x, edge_index=messages, edge_label_index=candidates, edge_label=label))
+    return parts
 
 
 def links(seed: int) -> Prepared:
@@ -191,7 +191,7 @@ def distances(graphs: int, seed: int, size: int = 24) -> list[Data]:
     ``gold`` are the edges that lead from a node to one that is a step farther away.
     """
     rng = torch.Generator().manual_seed(seed)
-    found = []
+    drawn = []
     for _ in range(graphs):
         child = torch.arange(1, size)
         # Parents are among the four before: trees that are long rather than wide.
@@ -208,8 +208,8 @@ def distances(graphs: int, seed: int, size: int = 24) -> list[Data]:
             y[nearer] = torch.minimum(y[nearer], torch.tensor(step))
         farther = (y[edge_index[1]] == y[edge_index[0]] + 1) & (y[edge_index[1]] < FARTHEST)
         x = torch.stack([marked, 1 - marked], 1)
-        found.append(Data(x=x, edge_index=edge_index, y=y, gold=farther))
-    return found
+        drawn.append(Data(x=x, edge_index=edge_index, y=y, gold=farther))
+    return drawn
 
 
 class SixLayers(nn.Module):

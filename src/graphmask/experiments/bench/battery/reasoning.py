@@ -103,13 +103,13 @@ def reaching(edge_index: Tensor, nodes: int, layers: int) -> Tensor:
     """bool [E, L]: messages from which node 0 can be reached in the layers that remain; a state may stay in place."""
     reached = torch.zeros(nodes, dtype=torch.bool)
     reached[0] = True
-    found = []
+    by_layer = []
     for _ in range(layers):
         into = reached[edge_index[1]]
-        found.append(into)
+        by_layer.append(into)
         reached = reached.clone()
         reached[edge_index[0, into]] = True
-    return torch.stack(found[::-1], 1)
+    return torch.stack(by_layer[::-1], 1)
 
 
 class GatedConv(MessagePassing):

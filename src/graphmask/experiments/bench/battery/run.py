@@ -50,12 +50,12 @@ def model_path(out: Path, name: str) -> Path:
 def known(task: Task) -> dict[str, Any] | None:
     """A result that was measured before with the same settings; None if there is none that can be read."""
     try:
-        found = read_json(_path(task))
+        result = read_json(_path(task))
     except GraphMaskError:
         return None
     wanted = {"format": FORMAT, **_settings(task)}
-    same = isinstance(found, dict) and all(found.get(key) == value for key, value in wanted.items())
-    return found if same and "error" not in found and "masks" in found else None
+    same = isinstance(result, dict) and all(result.get(key) == value for key, value in wanted.items())
+    return result if same and "error" not in result and "masks" in result else None
 
 
 def _path(task: Task) -> Path:
@@ -100,9 +100,9 @@ def measure_all(
 
 
 def _result(task: Task) -> dict[str, Any]:
-    found = known(task)
-    if found is not None:
-        return found
+    result = known(task)
+    if result is not None:
+        return result
     try:
         return read_json(_path(task))
     except GraphMaskError as error:
@@ -118,11 +118,11 @@ def perform(task: Task) -> None:
             if seed is None:
                 return
             recipe = None if task["recipe"] is None else Recipe(**task["recipe"])
-            found = measure(prepared, seed, epochs=task["epochs"], recipe=recipe)
+            result = measure(prepared, seed, epochs=task["epochs"], recipe=recipe)
         except Exception as error:  # one model that fails must not end the run
-            found = {"error": f"{type(error).__name__}: {error}"}
+            result = {"error": f"{type(error).__name__}: {error}"}
     if seed is not None:
-        _write(task, found)
+        _write(task, result)
 
 
 def _write(task: Task, found: dict[str, Any]) -> None:

@@ -44,10 +44,10 @@ HALVES = ("design", "check")
 
 def value_of(run: dict[str, Any], key: str) -> float | None:
     """A figure of a fit by its name; None where it does not have it."""
-    found: Any = run
+    value: Any = run
     for part in key.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return None if found is None else float(found)
+        value = value.get(part) if isinstance(value, dict) else None
+    return None if value is None else float(value)
 
 
 def summary(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -58,22 +58,22 @@ def summary(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 def _model(name: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     entry, fits = ENTRIES[name], [run for run in runs if "error" not in run]
     per_site, total = masks.kappa([fit["masks"] for fit in fits])
-    found: dict[str, Any] = {"half": entry.half, "kind": entry.kind, "about": entry.about}
+    report: dict[str, Any] = {"half": entry.half, "kind": entry.kind, "about": entry.about}
     if fits:
-        found |= {key: fits[0][key] for key in ("score", "train_cpu_seconds", "tolerance", "graphs", "sites")}
-    found["figures"] = {key: _range([value_of(fit, key) for fit in fits]) for key in FIGURES}
-    found["kept_per_site"] = [
+        report |= {key: fits[0][key] for key in ("score", "train_cpu_seconds", "tolerance", "graphs", "sites")}
+    report["figures"] = {key: _range([value_of(fit, key) for fit in fits]) for key in FIGURES}
+    report["kept_per_site"] = [
         statistics.fmean(shares) for shares in zip(*(f["kept_per_site"] for f in fits), strict=True)
     ]
-    found["gold_per_site"] = _gold_per_site(fits)
+    report["gold_per_site"] = _gold_per_site(fits)
     opened = [about for fit in fits for about in fit["open_needed"].values()]
-    found["open"] = {"sites": len(opened), "needed": sum(about["needed"] for about in opened)}
-    found["kappa_per_site"], found["kappa"] = per_site, total
-    found["feasible"] = sum(fit["feasible"] for fit in fits)
-    found["fits"] = len(fits)
-    found["errors"] = {str(run["seed"]): run["error"] for run in runs if "error" in run}
-    found["runs"] = [{key: value for key, value in run.items() if key != "masks"} for run in runs]
-    return found
+    report["open"] = {"sites": len(opened), "needed": sum(about["needed"] for about in opened)}
+    report["kappa_per_site"], report["kappa"] = per_site, total
+    report["feasible"] = sum(fit["feasible"] for fit in fits)
+    report["fits"] = len(fits)
+    report["errors"] = {str(run["seed"]): run["error"] for run in runs if "error" in run}
+    report["runs"] = [{key: value for key, value in run.items() if key != "masks"} for run in runs]
+    return report
 
 
 def _range(values: Sequence[float | None]) -> dict[str, float] | None:
