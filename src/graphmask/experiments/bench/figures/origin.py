@@ -53,10 +53,10 @@ def commit(root: Path | None = None) -> str:
     if changed:
         names = ", ".join(line[3:] for line in changed.splitlines()[:5])
         raise GraphMaskError(f"Expected all code to be committed before it is measured, found changes in {names}.")
-    found = git(root, "log", "-1", "--format=%H", "--", *MEASURED)
-    if not found:
+    last = git(root, "log", "-1", "--format=%H", "--", *MEASURED)
+    if not last:
         raise GraphMaskError(f"Expected a commit of the code at {root}, found none.")
-    return found
+    return last
 
 
 def versions() -> dict[str, str]:

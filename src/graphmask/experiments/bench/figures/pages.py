@@ -34,10 +34,10 @@ def put(text: str, name: str, content: str) -> str:
 
 def filled(text: str, tables: Mapping[str, Callable[[], str]], page: str = "the page") -> str:
     """The page with every marked table as it would be written now."""
-    found = marked(text)
-    if not text.count("<!--figures:") == text.count(END) == len(found):
+    names = marked(text)
+    if not text.count("<!--figures:") == text.count(END) == len(names):
         raise GraphMaskError(f"Expected every table of {page} once, with its {END}, found a marker without.")
-    for name in found:
+    for name in names:
         if name not in tables:
             raise GraphMaskError(f"Expected tables among {', '.join(tables)} in {page}, found {name!r}.")
         text = put(text, name, tables[name]())

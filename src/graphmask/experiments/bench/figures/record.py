@@ -29,10 +29,10 @@ Section = dict[str, Any]
 
 def read(path: Path) -> dict[str, Section]:
     """All sections, with the figures of other files put in."""
-    found = read_json(path)
-    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("sections"), dict):
+    stored = read_json(path)
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT or not isinstance(stored.get("sections"), dict):
         raise GraphMaskError(f"Expected figures of format {FORMAT} at {path}, found something else.")
-    return {name: _whole(section, path) for name, section in found["sections"].items()}
+    return {name: _whole(section, path) for name, section in stored["sections"].items()}
 
 
 def _whole(section: Section, path: Path) -> Section:
@@ -61,13 +61,13 @@ def digest(path: Path) -> str:
 
 def complaints(path: Path, root: Path) -> list[str]:
     """What is wrong with the sections: a commit that nobody knows, a file that is not the recorded one."""
-    found = []
+    wrong = []
     for name, section in read_json(path)["sections"].items():
         for key in ("command", "date"):
             if not section.get(key):
-                found.append(f"{name}: the {key} is missing")
+                wrong.append(f"{name}: the {key} is missing")
         if not origin.known(root, section.get("commit")):
-            found.append(f"{name}: the commit {section.get('commit')!r} is unknown")
+            wrong.append(f"{name}: the commit {section.get('commit')!r} is unknown")
         if "file" in section and digest(path.parent / section["file"]) != section["sha256"]:
-            found.append(f"{name}: {section['file']} is not the file that was recorded; see `graphmask bench record`")
-    return found
+            wrong.append(f"{name}: {section['file']} is not the file that was recorded; see `graphmask bench record`")
+    return wrong

@@ -29,10 +29,10 @@ class Claim(NamedTuple):
 
 def _gold(task: str) -> Callable[[Figures], str]:
     def told(figures: Figures) -> str:
-        found = figures["summary"][task]
-        lowest = " / ".join(f"{site['f1_lowest']:.1f}" for site in found["per_site"])
-        counts = " / ".join(str(site["good"]) for site in found["per_site"])
-        return f"F1 >= 99.0 on {counts} of {found['seeds']} seeds; lowest F1 {lowest}"
+        summary = figures["summary"][task]
+        lowest = " / ".join(f"{site['f1_lowest']:.1f}" for site in summary["per_site"])
+        counts = " / ".join(str(site["good"]) for site in summary["per_site"])
+        return f"F1 >= 99.0 on {counts} of {summary['seeds']} seeds; lowest F1 {lowest}"
 
     return told
 
@@ -46,14 +46,14 @@ def _battery(what: str) -> Callable[[Figures], str]:
 
 
 def _first(figures: Figures) -> str:
-    found = leaderboard_pages.of_file(figures)
-    return f"{sum(map(leaderboard_pages.first, found.values()))} of {len(found)} sets"
+    sets = leaderboard_pages.of_file(figures)
+    return f"{sum(map(leaderboard_pages.first, sets.values()))} of {len(sets)} sets"
 
 
 def _best_other(figures: Figures) -> str:
-    found = figures["methods"]
-    ours = found["graphmask"]["f1"]
-    others = {name: line["f1"] for name, line in found.items() if name != "graphmask" and line.get("f1") is not None}
+    methods = figures["methods"]
+    ours = methods["graphmask"]["f1"]
+    others = {name: line["f1"] for name, line in methods.items() if name != "graphmask" and line.get("f1") is not None}
     best = max(others, key=lambda name: others[name])
     return f"F1 {ours:.1f}; next `{best}` {others[best]:.1f}"
 
@@ -67,8 +67,8 @@ def _core(figures: Figures) -> str:
 
 def _small(figures: Figures) -> str:
     return "; ".join(
-        f"{name}: {found['explain_ratio']:.1f} forwards, a fit step {found['fit_step_ratio']:.1f} training steps"
-        for name, found in figures["models"].items()
+        f"{name}: {ratios['explain_ratio']:.1f} forwards, a fit step {ratios['fit_step_ratio']:.1f} training steps"
+        for name, ratios in figures["models"].items()
     )
 
 
@@ -98,8 +98,8 @@ def _matrix(figures: Figures) -> str:
 
 def _srl(figures: Figures) -> str:
     return "; ".join(
-        f"{name}: {found['f1_change']:+.2f} points of F1 with {found['retained']:.1%} kept"
-        for name, found in figures.items()
+        f"{name}: {of_model['f1_change']:+.2f} points of F1 with {of_model['retained']:.1%} kept"
+        for name, of_model in figures.items()
     )
 
 

@@ -104,8 +104,8 @@ def qa_types(figures: Figures) -> str:
     rows = []
     for kind in dict.fromkeys(row["type"] for row in lines):
         of_kind = [row for row in lines if row["type"] == kind]
-        kept = [f"{_share(row['probability'], 0)} ({_share(row['share'], 0)})" for row in of_kind]
-        rows.append([kind, *kept, _share(of_kind[0]["base_rate"], 0)])
+        cells = [f"{_share(row['probability'], 0)} ({_share(row['share'], 0)})" for row in of_kind]
+        rows.append([kind, *cells, _share(of_kind[0]["base_rate"], 0)])
     return table(["type", *(f"layer {n}" for n in range(len(rows[0]) - 2)), "share of all edges"], rows)
 
 
@@ -286,7 +286,7 @@ def srl_paths(figures: Figures) -> str:
             lines = [row for row in figures[model]["paths"] if (row["group"], row["length"]) == (group, length)]
             shares = {row["retained"]: row["share"] for row in lines}
             counts.append(f"{sum(row['paths'] for row in lines):,}")
-            told = [f"{shares.get(kept, 0.0):.2f}".removeprefix("0") for kept in range(len(paper))]
+            told = [f"{shares.get(retained, 0.0):.2f}".removeprefix("0") for retained in range(len(paper))]
             cells += [f"{ours} ({theirs})" for ours, theirs in zip(told, paper, strict=True)]
         name = f"{GROUPS[group]}, {length}{' and more' if length == 3 else ''} ({' / '.join(counts)} paths)"
         rows.append([name, *cells, *[""] * (5 - len(cells))])

@@ -40,12 +40,12 @@ def size(text: str) -> str:
 def gold(figures: Figures) -> str:
     """Precision and recall are means over seeds, F1 is the lowest."""
     rows = []
-    for task, found in figures["summary"].items():
-        several = len(found["per_site"]) > 1
-        for number, site in enumerate(found["per_site"], 1):
+    for task, summary in figures["summary"].items():
+        several = len(summary["per_site"]) > 1
+        for number, site in enumerate(summary["per_site"], 1):
             name = f"{task}, layer {number}" if several else task
             shares = [f"{site[key]:.1f}" for key in ("precision", "recall", "f1_lowest")]
-            rows.append([name, *shares, f"{site['good']} of {found['seeds']}"])
+            rows.append([name, *shares, f"{site['good']} of {summary['seeds']}"])
     return table(["", "precision", "recall", "F1, lowest seed", "seeds with F1 >= 99.0"], rows)
 
 
@@ -73,7 +73,7 @@ def _optional(value: float | str) -> str:
 
 def small(figures: Figures) -> str:
     keys = ("explain_ratio", "fit_step_ratio", "explain_ms", "forward_ms")
-    rows = [[model, *(f"{found[key]:.2f}" for key in keys)] for model, found in figures["models"].items()]
+    rows = [[model, *(f"{of_model[key]:.2f}" for key in keys)] for model, of_model in figures["models"].items()]
     text = table(["model", "explain / forward", "fit step / training step", "explain, ms", "forward, ms"], rows)
     waiting = figures.get("first")
     if waiting is None:
@@ -110,12 +110,12 @@ def _short(value: float) -> str:
 
 def scale_peers(figures: Figures) -> str:
     sizes = list(next(iter(figures["peers"].values())))
-    found = {"GraphMask": figures["models"]["GCN"], **figures["peers"]}
+    by_method = {"GraphMask": figures["models"]["GCN"], **figures["peers"]}
     rows = [
         [
             name,
-            *(_short(found[name][power]["explain_ratio"]) for power in sizes),
-            f"{found[name][sizes[-1]]['explain_memory_ratio']:.1f}",
+            *(_short(by_method[name][power]["explain_ratio"]) for power in sizes),
+            f"{by_method[name][sizes[-1]]['explain_memory_ratio']:.1f}",
             about,
         ]
         for name, about in PEERS.items()
@@ -199,10 +199,10 @@ def _known(value: float | None) -> str:
 def transformer(*kinds: Figures) -> str:
     rows = [
         [
-            f'`heads="{found["heads"]}"`',
-            *(_known(found.get(key)) for key in ("explain_ratio", "step_ratio", "memory", "memory_with_parameters")),
+            f'`heads="{kind["heads"]}"`',
+            *(_known(kind.get(key)) for key in ("explain_ratio", "step_ratio", "memory", "memory_with_parameters")),
         ]
-        for found in kinds
+        for kind in kinds
     ]
     header = ["gates", "explain / forward", "fit step / forward", "explain, new tensors / forward"]
     return table([*header, "with the model's weights"], rows)
@@ -257,12 +257,12 @@ FEW = (
 
 
 def star_few(figures: Figures) -> str:
-    found = figures["methods"]
+    methods = figures["methods"]
     rows = [
         [
             f"`{name}`",
-            *(_tenths(found[name][key]) for key in ("precision", "recall", "f1")),
-            _percent(found[name]["flips"]),
+            *(_tenths(methods[name][key]) for key in ("precision", "recall", "f1")),
+            _percent(methods[name]["flips"]),
         ]
         for name in FEW
     ]
@@ -324,9 +324,9 @@ def makers(sections: Mapping[str, Section]) -> dict[str, Callable[[], str]]:
                 raise GraphMaskError(
                     f"Expected a section {name!r} among the figures, found none. Try: bench all --only"
                 )
-        found = [sections[name] for name in names]
-        body = render(*(section["figures"] for section in found))
-        return f"{' '.join(map(origin_line, found))}\n\n{body.rstrip()}\n"
+        named = [sections[name] for name in names]
+        body = render(*(section["figures"] for section in named))
+        return f"{' '.join(map(origin_line, named))}\n\n{body.rstrip()}\n"
 
     def of_study(section: str, render: Callable[[Figures], str]) -> str:
         return render(sections[section]["figures"])

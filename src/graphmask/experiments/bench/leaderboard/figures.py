@@ -60,5 +60,5 @@ def summary(questions: Sequence[Question], runs: Sequence[Sequence[Answer]], ms:
 
 def _mixed(question: Question) -> bool:
     """Both kinds of edges are there."""
-    found = question.gold[question.asked]
-    return bool(found.any()) and not bool(found.all())
+    gold = question.gold[question.asked]
+    return bool(gold.any()) and not bool(gold.all())

@@ -77,7 +77,7 @@ def accuracy(model: nn.Module, data: Sequence[Data], rows: Tensor | None = None)
     right, count = 0, 0
     with torch.random.fork_rng(devices=[]):  # a loader draws even if it does not shuffle
         for batch in DataLoader(list(data), 256):
-            found = model(batch.x, batch.edge_index, batch.batch).argmax(1) == batch.y
-            found = found if rows is None else found[rows]
-            right, count = right + int(found.sum()), count + len(found)
+            correct = model(batch.x, batch.edge_index, batch.batch).argmax(1) == batch.y
+            correct = correct if rows is None else correct[rows]
+            right, count = right + int(correct.sum()), count + len(correct)
     return 100 * right / count

@@ -40,12 +40,12 @@ def lead_to(values: Tensor, edge_index: Tensor, nodes: Tensor, count: int) -> Te
     source, target = edge_index
     arriving = torch.zeros(len(nodes), count, dtype=values.dtype)
     arriving[torch.arange(len(nodes)), nodes] = 1
-    found = []
+    by_layer = []
     for gate in values.flip(0):
         through = gate * arriving[:, target]
-        found.append(through)
+        by_layer.append(through)
         arriving = arriving.scatter_reduce(1, source.expand(len(nodes), -1), through, "amax")
-    return torch.stack(found[::-1], 1)
+    return torch.stack(by_layer[::-1], 1)
 
 
 def certificate(original: Tensor, masked: Tensor) -> tuple[float, bool]:
@@ -88,8 +88,8 @@ ALONE, REPEATS = 10, 15
 def timed(job: Callable[..., T], *arguments: Any) -> tuple[T, float]:
     """What it returns, and its milliseconds of this thread: what other processes take of the machine does not count."""
     started = time.thread_time()
-    found = job(*arguments)
-    return found, 1000 * (time.thread_time() - started)
+    result = job(*arguments)
+    return result, 1000 * (time.thread_time() - started)
 
 
 def run(board: Board, seed: int, questions: Sequence[Question]) -> Fit:
@@ -100,15 +100,15 @@ def run(board: Board, seed: int, questions: Sequence[Question]) -> Fit:
         return list(explainer.explain_all([batch], repair=False, allow_infeasible=True))
 
     whole = questions[0].graph if board.of_nodes else together(questions)
-    found = explain(whole)
+    explanations = explain(whole)
     in_batches = statistics.median(timed(explain, whole)[1] for _ in range(REPEATS))
     alone = [timed(explain, question.graph)[1] for question in questions[:ALONE]]
-    answers = answer_nodes(found[0], questions) if board.of_nodes else answer_graphs(found)
+    answers = answer_nodes(explanations[0], questions) if board.of_nodes else answer_graphs(explanations)
     return Fit(
         answers,
         in_batches / len(questions),
         statistics.median(alone),
         fit_ms / 1000,
-        Tally.of(found).retained_per_site,
+        Tally.of(explanations).retained_per_site,
         history.feasible,
     )

@@ -39,21 +39,21 @@ def measure(
                 raise GraphMaskError(f"Expected a {kind} among {', '.join(known)}, got {name!r}.")
     if seeds < 1:
         raise GraphMaskError(f"Expected at least one seed, got {seeds}.")
-    found = {}
+    by_set = {}
     with runner.one_thread(), steps(len(sets) * (len(methods) + 1), enabled=progress) as step:
         for name in sets:
             path = out / f"{name}.json"
-            found[name] = _known(path, seeds)
-            missing = [method for method in methods if method not in found[name]["methods"]]
+            by_set[name] = _known(path, seeds)
+            missing = [method for method in methods if method not in by_set[name]["methods"]]
             step(f"{name}: training the model")
             board = SETS[name]() if missing else None
             for method in methods:
                 step(f"{name}: {method}")
                 if board is not None and method in missing:
-                    found[name] |= {"accuracy": board.accuracy}
-                    found[name]["methods"][method] = _line(method, board, seeds)
-                    write_bytes(path, (json.dumps(found[name], indent=2) + "\n").encode())
-    return found
+                    by_set[name] |= {"accuracy": board.accuracy}
+                    by_set[name]["methods"][method] = _line(method, board, seeds)
+                    write_bytes(path, (json.dumps(by_set[name], indent=2) + "\n").encode())
+    return by_set
 
 
 def _known(path: Path, seeds: int) -> dict[str, Any]:

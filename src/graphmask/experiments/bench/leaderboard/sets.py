@@ -104,13 +104,13 @@ def _bare(graphs: int, bases: Callable[[motifs.Rng], motifs.Pairs], label: int, 
     Without it a model may know one motif and tell the other by its absence: then half of the gold is nothing that
     the model looks at.
     """
-    rng, found = np.random.default_rng(seed), []
+    rng, bare = np.random.default_rng(seed), []
     for _ in range(graphs):
         one_way = torch.tensor(bases(rng)).t()
         edge_index = torch.cat([one_way, one_way.flip(0)], 1)
         x, gold = torch.ones(int(one_way.max()) + 1, 1), torch.zeros(edge_index.shape[1], dtype=torch.bool)
-        found.append(Data(x=x, edge_index=edge_index, y=torch.tensor([label]), gold=gold))
-    return found
+        bare.append(Data(x=x, edge_index=edge_index, y=torch.tensor([label]), gold=gold))
+    return bare
 
 
 #: Every state of a node is the sum of what its neighbours say: nothing passes by the messages.
@@ -159,8 +159,8 @@ def coloured(name: str) -> Board:
     def ask(seed: int) -> list[Question]:
         parts = ("x", "edge_index", "edge_type", "gold")
         alone = task.generate(2 * QUESTIONS, seed=seed, batch_size=1)
-        found = [_whole(Data(**{part: graph[part] for part in parts})) for graph in alone]
-        return [question for question in found if bool(question.gold.any())][:QUESTIONS]
+        questions = [_whole(Data(**{part: graph[part] for part in parts})) for graph in alone]
+        return [question for question in questions if bool(question.gold.any())][:QUESTIONS]
 
     return Board(
         name,

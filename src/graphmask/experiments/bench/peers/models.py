@@ -37,14 +37,14 @@ class Model:
 
 def first_graphs(data: Sequence[Any], count: int) -> list[Any]:
     """The first so many graphs of some batches, batched as before. One large graph stays as it is."""
-    found: list[Any] = []
+    batches: list[Any] = []
     for batch in data:
         if not isinstance(batch, Batch):
             return list(data)
-        graphs = batch.to_data_list()[: count - sum(part.num_graphs for part in found)]
+        graphs = batch.to_data_list()[: count - sum(part.num_graphs for part in batches)]
         if graphs:
-            found.append(Batch.from_data_list(graphs))
-    return found
+            batches.append(Batch.from_data_list(graphs))
+    return batches
 
 
 def _all() -> list[Model]:

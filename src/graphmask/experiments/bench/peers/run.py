@@ -63,7 +63,7 @@ def measure(
     models: Sequence[str], methods: Sequence[str], seeds: int, out: Path, *, progress: bool = True
 ) -> dict[str, Figures]:
     """Figures by model and method, one method after the other; what is in ``out`` already is not measured again."""
-    found: dict[str, Figures] = {name: {} for name in models}
+    figures: dict[str, Figures] = {name: {} for name in models}
     prepared = cache(lambda name: MODELS[name].prepare(out))
     with runner.one_thread(), steps(len(models) * len(methods), enabled=progress) as step:
         for method in methods:
@@ -74,34 +74,34 @@ def measure(
                 line = known(path, number)
                 if line is None:
                     line = _line(prepared(name), method, number, path)
-                found[name][method] = line
-    return found
+                figures[name][method] = line
+    return figures
 
 
 def collect(models: Sequence[str], methods: Sequence[str], seeds: int, out: Path) -> dict[str, Figures]:
     """As `measure`, of what is in ``out`` alone."""
-    found: dict[str, Figures] = {}
+    figures: dict[str, Figures] = {}
     for name in models:
         for method in methods:
             line = known(out / "pairs" / f"{name}-{method}.json", seeds if _made(method)[0].seeded else 1)
             if line is not None:
-                found.setdefault(name, {})[method] = line
-    return found
+                figures.setdefault(name, {})[method] = line
+    return figures
 
 
 def known(path: Path, seeds: int) -> dict[str, Any] | None:
     """What was measured before with as many seeds and graphs; None if nothing was."""
     try:
-        found = read_json(path)
+        result = read_json(path)
     except GraphMaskError:
         return None
-    return found if len(found["about"]["seeds"]) == seeds and found["about"].get("graphs") == GRAPHS else None
+    return result if len(result["about"]["seeds"]) == seeds and result["about"].get("graphs") == GRAPHS else None
 
 
 def _line(prepared: Prepared, method: str, seeds: int, path: Path) -> dict[str, Any]:
     """One method on one model, as `graphmask.compare` measures it; why, where it says nothing about the model."""
     kind, settings = _made(method)
-    found: dict[str, Any]
+    line: dict[str, Any]
     test = first_graphs(prepared.test, GRAPHS)
     gold = None if prepared.gold is None else [_by_edge(gold) for gold in prepared.gold[:GRAPHS]]
     try:
@@ -121,13 +121,13 @@ def _line(prepared: Prepared, method: str, seeds: int, path: Path) -> dict[str, 
             progress=False,
         )
     except GraphMaskError as error:  # no method applies: there is but one
-        found = {"about": {"seeds": list(range(seeds))}, "methods": {}, "not_applicable": {method: str(error)}}
+        line = {"about": {"seeds": list(range(seeds))}, "methods": {}, "not_applicable": {method: str(error)}}
     else:
-        found = result.to_json()
-    found["about"]["graphs"] = GRAPHS
+        line = result.to_json()
+    line["about"]["graphs"] = GRAPHS
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, (json.dumps(found, indent=1) + "\n").encode())
-    return found
+    write_bytes(path, (json.dumps(line, indent=1) + "\n").encode())
+    return line
 
 
 def _by_edge(gold: Tensor | None) -> Tensor | None:
