@@ -40,11 +40,11 @@ MODELS = (
 
 def measure(names: Sequence[str], seeds: Sequence[int], out: Path, *, jobs: int = 1) -> dict[str, Any]:
     """The battery's figures of every variant. Models are trained once; what is in ``out`` is not measured again."""
-    found = {}
+    variants = {}
     for variant, (folder, recipe) in VARIANTS.items():
         results = run.measure_all(names, seeds, out, jobs=jobs, recipe=recipe, fits=folder)
-        found[variant] = summary(results)["models"]
-    return {"seeds": len(seeds), "variants": found}
+        variants[variant] = summary(results)["models"]
+    return {"seeds": len(seeds), "variants": variants}
 
 
 def rows(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

@@ -109,7 +109,7 @@ def measure(
         "task": task_name,
         "seeds": list(seeds),
         "graphs": {"fit": FIT, "threshold": THRESHOLD, "test": TEST},
-        "methods": {name: _summary(found) for name, found in runs.items()},
+        "methods": {name: _summary(by_seed) for name, by_seed in runs.items()},
     }
     _compare_times(result["methods"])
     blank = dict.fromkeys(next(iter(result["methods"].values())))
@@ -129,7 +129,7 @@ def _compare_times(found: dict[str, dict[str, Any]]) -> None:
 
 def _compared(model: nn.Module, data: Data, names: Sequence[str], seed: int, progress: bool) -> dict[str, Run]:
     """The runs of `graphmask.compare`; a method that fails is an error here, for all apply."""
-    found = compare_methods(
+    comparison = compare_methods(
         model,
         data.fit,
         validation=data.calibration,
@@ -141,9 +141,9 @@ def _compared(model: nn.Module, data: Data, names: Sequence[str], seed: int, pro
         seeds=[seed],
         progress=progress,
     )
-    for name, reason in found.not_applicable.items():
+    for name, reason in comparison.not_applicable.items():
         raise GraphMaskError(f"{name} could not be compared. {reason}")
-    return {name: runs[0] for name, runs in found.runs.items()}
+    return {name: runs[0] for name, runs in comparison.runs.items()}
 
 
 def _run(method: Method, data: Data) -> tuple[dict[str, Any], list[Explanation]]:
@@ -152,19 +152,19 @@ def _run(method: Method, data: Data) -> tuple[dict[str, Any], list[Explanation]]
 
 def _figures(run: Run, data: Data) -> tuple[dict[str, Any], list[Explanation]]:
     """Of one run; and single graphs, explained one by one."""
-    method, found = run.method, run.explanations
+    method, explanations = run.method, run.explanations
     started = time.process_time()
     alone = [method.explain(graph, repair=False, allow_infeasible=True) for graph in data.single]
     single = time.process_time() - started
-    agreement = gold.compare(found, data.test)
-    tally = Tally.of(found)
-    kept = [kept for kept, _ in tally.per_site]
+    agreement = gold.compare(explanations, data.test)
+    tally = Tally.of(explanations)
+    kept_per_site = [kept for kept, _ in tally.per_site]
     figures = {
         **{key: agreement[key] for key in ("precision", "recall", "f1")},
         "f1_per_site": [site["f1"] for site in agreement["per_site"]],
         **{key: tally.means[key] for key in ("retained", "divergence", "flips")},
-        "layer_share": [part / max(tally.kept, 1) for part in kept],
-        "ms_per_explanation": 1000 * run.explain_seconds / len(found),
+        "layer_share": [part / max(tally.kept, 1) for part in kept_per_site],
+        "ms_per_explanation": 1000 * run.explain_seconds / len(explanations),
         "ms_alone": 1000 * single / len(alone),
         "fit_seconds": run.fit_seconds,
     }
@@ -201,10 +201,10 @@ Table = tuple[str, list[str], list[list[str]]]
 
 def tables(figures: dict[str, Any]) -> list[Table]:
     """Title, header and rows: agreement with gold, what the choices do to the model, cost."""
-    found = {name: f for name, f in figures["methods"].items() if "not_applicable" not in f}
+    applicable = {name: f for name, f in figures["methods"].items() if "not_applicable" not in f}
 
     def rows(*columns: Callable[[dict[str, Any]], str]) -> list[list[str]]:
-        return [[name, *(column(f) for column in columns)] for name, f in found.items()]
+        return [[name, *(column(f) for column in columns)] for name, f in applicable.items()]
 
     def spread(key: str, digits: int = 1) -> Callable[[dict[str, Any]], str]:
         # One seed has no spread; "± 0.0" would claim that there is none.

@@ -99,7 +99,7 @@ def times(job: Callable[[], Any], unit: Callable[[], Any], repeats: int) -> tupl
 
     Of this thread alone: on one thread that is the time it takes, less what other processes take of the machine.
     """
-    found: tuple[list[float], list[float]] = ([], [])
+    seconds: tuple[list[float], list[float]] = ([], [])
     job(), unit()
     gc.disable()
     try:
@@ -107,10 +107,10 @@ def times(job: Callable[[], Any], unit: Callable[[], Any], repeats: int) -> tupl
             for which, run in enumerate((job, unit)):
                 started = time.thread_time()
                 run()
-                found[which].append(time.thread_time() - started)
+                seconds[which].append(time.thread_time() - started)
     finally:
         gc.enable()
-    return found
+    return seconds
 
 
 def medians(job: Callable[[], Any], unit: Callable[[], Any], repeats: int) -> tuple[float, float]:
@@ -159,8 +159,8 @@ class Subject:
     def _drop_half(self, data: Data) -> None:
         """Gates that have learnt next to nothing are all open; with thresholds in their middle, there is work to do."""
         assert self.explainer.probe is not None
-        found = self.explainer.explain(data, repair=False, allow_infeasible=True)
-        for site, scores in enumerate(found.scores):
+        explanation = self.explainer.explain(data, repair=False, allow_infeasible=True)
+        for site, scores in enumerate(explanation.scores):
             self.explainer.probe.gate(site).shift += torch.logit(scores.median())
 
     def forward(self) -> Tensor:
@@ -254,10 +254,10 @@ def measure(seed: int = 0, largest: int = 1_000_000, *, progress: bool = True) -
         for size in sizes:
             key = power(size)
             step(f"GCN, {key} edges")
-            found = cost("GCN", size, seed)
-            figures["explain_ratio"][key] = found["explain"]
-            figures["fit_step_ratio"][key] = found["fit_step"]
-            figures["explain_memory_ratio"][key] = found["explain_memory"]
+            ratios = cost("GCN", size, seed)
+            figures["explain_ratio"][key] = ratios["explain"]
+            figures["fit_step_ratio"][key] = ratios["fit_step"]
+            figures["explain_memory_ratio"][key] = ratios["explain_memory"]
         figures["models_at"] = power(min(100_000, largest))
         for name, size in several:
             step(f"{name}, {power(size)} edges")
@@ -280,12 +280,12 @@ def growth_rows(figures: dict[str, Any]) -> list[list[Any]]:
         [
             f"{name}, {size}",
             1e6 * per_edge,
-            1e6 * found["forward_seconds_per_edge"][size],
-            per_edge / found["forward_seconds_per_edge"][size],
-            *(next((v for step, v in found[key].items() if step.endswith(size)), "") for key in _GROWN),
+            1e6 * of_model["forward_seconds_per_edge"][size],
+            per_edge / of_model["forward_seconds_per_edge"][size],
+            *(next((v for step, v in of_model[key].items() if step.endswith(size)), "") for key in _GROWN),
         ]
-        for name, found in figures["explain_growth"].items()
-        for size, per_edge in found["explain_seconds_per_edge"].items()
+        for name, of_model in figures["explain_growth"].items()
+        for size, per_edge in of_model["explain_seconds_per_edge"].items()
     ]
 
 

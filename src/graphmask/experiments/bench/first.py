@@ -95,13 +95,13 @@ def measure(name: str, nodes: int, edges: int, layers: int, seed: int = 0) -> di
     """By method, CPU seconds until the first explanation and milliseconds of each one after, the median of some."""
     graphs = [graph(edges, seed + number, edges // nodes) for number in range(GRAPHS)]
     model = Pooled(build(name, seed, layers)).eval()
-    found: dict[str, Any] = {"model": name, "graphs": GRAPHS, "explained": EXPLAINED}
+    figures: dict[str, Any] = {"model": name, "graphs": GRAPHS, "explained": EXPLAINED}
     for method, start in METHODS.items():
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is found on random weights
             torch.manual_seed(seed)
-            found[method] = _times(partial(start, copy.deepcopy(model), graphs, seed), graphs[:EXPLAINED])
-    return found
+            figures[method] = _times(partial(start, copy.deepcopy(model), graphs, seed), graphs[:EXPLAINED])
+    return figures
 
 
 def _times(start: Callable[[], Explain], graphs: list[Data]) -> dict[str, float]:

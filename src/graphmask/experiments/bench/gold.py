@@ -18,7 +18,7 @@ def measure(names: Sequence[str], seeds: Sequence[int], recipe: str | Recipe = "
             for seed in seeds:
                 step(f"{name}, seed {seed}")
                 runs[name].append(runner.run(name, seed, recipe=recipe, progress=False).figures)
-    return {"summary": {name: agreement(found) for name, found in runs.items()}, "tasks": runs}
+    return {"summary": {name: agreement(by_seed) for name, by_seed in runs.items()}, "tasks": runs}
 
 
 #: From here on a layer counts as found.

@@ -184,13 +184,13 @@ def fit(box: str, kind: str, seed: int, epochs: int | None = None) -> Found:
     train, validation, test = graphs[:TRAIN], graphs[TRAIN:-TEST], graphs[-TEST:]
     explainer = GraphMask(model, divergence="mse", seed=seed, features=kind)
     explainer.fit(learning.loader(train, SIZE), learning.loader(validation, SIZE), epochs=epochs, progress=False)
-    found = list(explainer.explain_all([Batch.from_data_list(test)], repair=False, allow_infeasible=True))
-    kept = torch.cat([_kept(one) for one in found])
+    explanations = list(explainer.explain_all([Batch.from_data_list(test)], repair=False, allow_infeasible=True))
+    kept = torch.cat([_kept(one) for one in explanations])
     wanted = torch.cat([used(kind, data) for data in test])
     return Found(
         float((kept & ~wanted).sum() / (~wanted).sum()),
         float((~kept & wanted).sum() / wanted.sum()),
-        sum(one.divergence for one in found) / len(found),
+        sum(one.divergence for one in explanations) / len(explanations),
     )
 
 
@@ -208,14 +208,14 @@ def measure(
         for name in wanted:
             if name not in known:
                 raise GraphMaskError(f"Expected {what} among {', '.join(known)}, got {name!r}.")
-    found: dict[str, dict[str, list[Found]]] = {box: {kind: [] for kind in kinds} for box in boxes}
+    fits: dict[str, dict[str, list[Found]]] = {box: {kind: [] for kind in kinds} for box in boxes}
     with runner.one_thread(), steps(seeds * len(boxes) * len(kinds), enabled=progress) as step:
         for seed in range(seeds):
             for box in boxes:
                 for kind in kinds:
                     step(f"{box}, {kind}, seed {seed}")
-                    found[box][kind].append(_one(box, kind, seed, out, epochs))
-    return found
+                    fits[box][kind].append(_one(box, kind, seed, out, epochs))
+    return fits
 
 
 def _one(box: str, kind: str, seed: int, out: Path, epochs: int | None) -> Found:
@@ -223,10 +223,10 @@ def _one(box: str, kind: str, seed: int, out: Path, epochs: int | None) -> Found
     try:
         return Found(**read_json(path))
     except (GraphMaskError, TypeError):
-        found = fit(box, kind, seed, epochs)
+        result = fit(box, kind, seed, epochs)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, (json.dumps(found.__dict__, indent=1) + "\n").encode())
-    return found
+    write_bytes(path, (json.dumps(result.__dict__, indent=1) + "\n").encode())
+    return result
 
 
 def rows(found: dict[str, dict[str, list[Found]]]) -> tuple[list[str], list[list[str]]]:

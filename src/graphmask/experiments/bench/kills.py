@@ -59,23 +59,23 @@ def measure(
     """
     if kills < 1 or writers < 1:
         raise GraphMaskError(f"Expected at least one kill and one writer, got {kills} and {writers}.")
-    found = {"kills": 0, "writers": writers, "stores": 0, "graphs": 0, "shards": 0, "unfinished": 0}
+    counts = {"kills": 0, "writers": writers, "stores": 0, "graphs": 0, "shards": 0, "unfinished": 0}
     dice = random.Random(seed)
     with TemporaryDirectory(prefix="graphmask-") as top, steps(kills, enabled=progress) as step:
-        while found["kills"] < kills:
-            number = seed + found["stores"]
+        while counts["kills"] < kills:
+            number = seed + counts["stores"]
             folder, reference = Path(top) / f"killed-{number}", Path(top) / f"whole-{number}"
             started = time.perf_counter()
             write(reference, graphs, number, 0, 1)
             patience = SHARE * (time.perf_counter() - started)
-            for unfinished in _kill(folder, graphs, number, writers, kills - found["kills"], patience, dice):
-                step(f"kill -9, store {found['stores']}")
-                found["kills"] += 1
-                found["unfinished"] += unfinished
-            found["shards"] += check(folder, reference)
-            found["stores"] += 1
-            found["graphs"] += graphs
-    return found
+            for unfinished in _kill(folder, graphs, number, writers, kills - counts["kills"], patience, dice):
+                step(f"kill -9, store {counts['stores']}")
+                counts["kills"] += 1
+                counts["unfinished"] += unfinished
+            counts["shards"] += check(folder, reference)
+            counts["stores"] += 1
+            counts["graphs"] += graphs
+    return counts
 
 
 def _kill(

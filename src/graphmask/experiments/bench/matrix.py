@@ -25,18 +25,18 @@ def gate(nodes: int, seed: int = 0) -> tuple[Gate, Messages]:
     call = MatrixCall(adjacency, messages, states, entries, adjacency[tuple(entries)])
     sender, receiver = call.edge_index()
     seen = Messages(0, 0, sender, receiver, None, messages, 0, matrix=call)
-    found = build(SiteSpec.of([seen]), HIDDEN, generator)
-    found.standardise([seen])
-    return found, seen
+    new_gate = build(SiteSpec.of([seen]), HIDDEN, generator)
+    new_gate.standardise([seen])
+    return new_gate, seen
 
 
 def cost(nodes: int) -> dict[str, Any]:
     """Peak bytes of a call of the gate, and of a call with its gradients, beside what is there to be counted."""
-    found, seen = gate(nodes)
+    new_gate, seen = gate(nodes)
     entries, states = RELATIONS * nodes * nodes, RELATIONS * nodes * CHANNELS
     with torch.no_grad():
-        call = peak_bytes(lambda: found(seen))
-    step = peak_bytes(lambda: found(seen).sum().backward())
+        call = peak_bytes(lambda: new_gate(seen))
+    step = peak_bytes(lambda: new_gate(seen).sum().backward())
     bound = 4 * GRAPHS * (entries + states)
     return {
         "nodes": nodes,

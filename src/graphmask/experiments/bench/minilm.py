@@ -111,26 +111,26 @@ def prepare(size: Size, out: Path, wheel: Path | None = None, folder: Path | Non
     """Passages, and the fine-tuned model, which is read back where it is in the folder already."""
     words = vocabulary(wheel)
     folder = folder or data.find(str(FOLDER))
-    found = read(folder, words.encode, longest=size.longest, relations=size.relations)
-    if not all(found.parts.values()):
+    corpus = read(folder, words.encode, longest=size.longest, relations=size.relations)
+    if not all(corpus.parts.values()):
         raise GraphMaskError(
             f"Expected passages of at most {size.longest} tokens in every part, found "
-            f"{ {split: len(each) for split, each in found.parts.items()} }. Raise --longest."
+            f"{ {split: len(each) for split, each in corpus.parts.items()} }. Raise --longest."
         )
-    model = load(wheel, len(found.relations), size.seed)
+    model = load(wheel, len(corpus.relations), size.seed)
     if (out / MODEL).exists():
         tensors, trained = files.read(out / MODEL, "model")
         model.load_state_dict(tensors)
     else:
         training, development = (
-            Batches(words, found.parts[split][: size.passages], found.relations, size.batch)
+            Batches(words, corpus.parts[split][: size.passages], corpus.relations, size.batch)
             for split in ("train", "dev")
         )
         pace = Pace(size.epochs, size.learning_rate, clip=1.0)
         history, seconds = train(model, training, development, pace, seed=size.seed, path=out / "training.safetensors")
         trained = {"history": history, "cpu_seconds": seconds}
         files.write(out / MODEL, "model", model.state_dict(), trained)
-    return Setting(model.eval(), words, size, found, trained)
+    return Setting(model.eval(), words, size, corpus, trained)
 
 
 def fitted(setting: Setting, out: Path, seed: int) -> GraphMask:
@@ -173,17 +173,17 @@ def judged(
     started = time.process_time()
     passages, answers = setting.part(split), setting.answers(split)
     areas: dict[str, list[float]] = {}
-    rows, masks = [], []
-    found = method.explain_all(setting.batches(split), repair=repair, allow_infeasible=True)
-    for passage, answer, explanation in zip(passages, answers, found, strict=True):
+    per_passage, masks = [], []
+    explanations = method.explain_all(setting.batches(split), repair=repair, allow_infeasible=True)
+    for passage, answer, explanation in zip(passages, answers, explanations, strict=True):
         values = explanation.kept.float() if hard else explanation.scores
         for way, sentences in by_way(explanation, values, passage).items():
             areas.setdefault(way, []).append(area(sentences, passage))
-        rows.append(_row(explanation, answer))
+        per_passage.append(_row(explanation, answer))
         masks.append(explanation.kept)
     if kept is not None:
         write_masks(kept, torch.cat(masks, 1))
-    means = {name: statistics.fmean(row[name] for row in rows) for name in rows[0]}
+    means = {name: statistics.fmean(row[name] for row in per_passage) for name in per_passage[0]}
     layers = torch.cat(masks, 1).double().mean(1).tolist()
     return {**means, "layers": layers, "auc": areas, "cpu_seconds": time.process_time() - started}
 
@@ -214,12 +214,12 @@ def choose(setting: Setting, out: Path, fits: Sequence[GraphMask]) -> dict[str, 
             for seed, explainer in enumerate(some)
         ]
     tolerance = chosen_tolerance(by_tolerance)
-    figures = {GRAPHMASK: [found for found in by_tolerance[tolerance] if found is not None]}
-    figures |= {name: [found] for name, found in _others(setting, out, PARTS[0]).items()}
+    figures = {GRAPHMASK: [of_fit for of_fit in by_tolerance[tolerance] if of_fit is not None]}
+    figures |= {name: [of_method] for name, of_method in _others(setting, out, PARTS[0]).items()}
     ways = {name: best_way(each, WAYS[name]) for name, each in figures.items()}
     columns = ("accuracy", "retained", "divergence")
     tried = {
-        str(key): [None if found is None else {name: found[name] for name in columns} for found in each]
+        str(key): [None if of_fit is None else {name: of_fit[name] for name in columns} for of_fit in each]
         for key, each in by_tolerance.items()
     }
     return {"tolerance": tolerance, "ways": ways, "tolerances": tried, "fits": len(fits)}
@@ -250,18 +250,18 @@ def _others(setting: Setting, out: Path, part: str) -> dict[str, dict[str, Any]]
         RANDOM: RandomChoice(model, seed=size.seed),
         GRADIENTS: IntegratedGradients(model, steps=size.ig_steps),
     }
-    found = {}
+    figures = {}
     for name, method in through(list(methods.items()), f"methods on the {split} part", enabled=True):
-        found[name] = _once(out / f"{part}-{name}.json", lambda one=method: judged(setting, split, one, hard=False))  # type: ignore[misc]
-    return {ROLLOUT: found[RAW], **found}
+        figures[name] = _once(out / f"{part}-{name}.json", lambda one=method: judged(setting, split, one, hard=False))  # type: ignore[misc]
+    return {ROLLOUT: figures[RAW], **figures}
 
 
 def _once(file: Path, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What is in the file; made, and written to it, if there is none."""
     if not file.exists():
         write_bytes(file, json.dumps(work()).encode())
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+    content: dict[str, Any] = json.loads(file.read_text())
+    return content
 
 
 def report(setting: Setting, out: Path, fits: Sequence[GraphMask], chosen: dict[str, Any]) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def report(setting: Setting, out: Path, fits: Sequence[GraphMask], chosen: dict[
         ours.append(_once(name, lambda one=one, bits=bits: judged(setting, "test", one, hard=True, kept=bits)))  # type: ignore[misc]
         masks.append(read_masks(bits))
     figures: dict[str, list[dict[str, Any]]] = {GRAPHMASK: ours}
-    figures |= {name: [found] for name, found in _others(setting, out, PARTS[1]).items()}
+    figures |= {name: [of_method] for name, of_method in _others(setting, out, PARTS[1]).items()}
     repaired = []
     for seed, explainer in enumerate(fits[: setting.size.repaired]):
         one, name = at(explainer, chosen["tolerance"]), out / f"report-repaired-{seed}.json"
@@ -364,10 +364,10 @@ def rows(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     """The evidence, by method."""
     header = ["sentences scored by", "way", "AUC", "fit by fit", "AUC where others are mentioned too"]
     table = []
-    for name, found in figures["evidence"].items():
-        each = ", ".join(f"{value:.3f}" for value in found["by_fit"]) if len(found["by_fit"]) > 1 else ""
-        hard = "" if found["tempting"] is None else f"{found['tempting']:.3f}"
-        table.append([name, figures["chosen"]["ways"].get(name, ""), f"{found['auc']:.3f}", each, hard])
+    for name, evidence in figures["evidence"].items():
+        each = ", ".join(f"{value:.3f}" for value in evidence["by_fit"]) if len(evidence["by_fit"]) > 1 else ""
+        hard = "" if evidence["tempting"] is None else f"{evidence['tempting']:.3f}"
+        table.append([name, figures["chosen"]["ways"].get(name, ""), f"{evidence['auc']:.3f}", each, hard])
     return header, table
 
 

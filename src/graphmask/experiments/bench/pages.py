@@ -51,7 +51,7 @@ def sizes(largest: int) -> list[int]:
 
 def measure(largest: int, seed: int = 0, *, rounds: int = 3, progress: bool = True) -> dict[str, Any]:
     """CPU seconds (the least of some rounds) and bytes of pages about whole graphs, and about one node of them."""
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     total = 2 * len(sizes(largest))
     with tempfile.TemporaryDirectory() as folder, one_thread(), steps(total, enabled=progress) as step:
         path = Path(folder) / "page.html"
@@ -67,8 +67,8 @@ def measure(largest: int, seed: int = 0, *, rounds: int = 3, progress: bool = Tr
                     explanation.to_html(path)
                     times.append(time.thread_time() - started)
                 row[name] = {"cpu_seconds": min(times), "bytes": path.stat().st_size}
-            found.append(row)
-    return {"seed": seed, "rounds": rounds, "layers": LAYERS, "sizes": found, "growth": growth(found)}
+            lines.append(row)
+    return {"seed": seed, "rounds": rounds, "layers": LAYERS, "sizes": lines, "growth": growth(lines)}
 
 
 def growth(found: Sequence[dict[str, Any]]) -> list[dict[str, float]]:

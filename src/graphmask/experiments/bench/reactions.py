@@ -70,17 +70,17 @@ class Setting:
 
 def prepare(size: Size, wheel: Path | None = None, path: Path | None = None) -> Setting:
     model, words = load(wheel)
-    found = read(path or data.find(str(FILE)), longest=size.longest)
-    drawn = {half: _questions([one for one in found.reactions if one.half == half], size.seed) for half in HALVES}
+    contents = read(path or data.find(str(FILE)), longest=size.longest)
+    drawn = {half: _questions([one for one in contents.reactions if one.half == half], size.seed) for half in HALVES}
     judging = {HALVES[0]: drawn[HALVES[0]][: size.questions], HALVES[1]: drawn[HALVES[1]]}
     asked = {half: sorted(each, key=_length) for half, each in judging.items()}
     fit = _all_atoms([one.reaction for one in drawn[HALVES[0]][size.questions :]], size)
     if not fit or not all(asked.values()):
         raise GraphMaskError(
             f"Expected reactions of at most {size.longest} tokens to fit gates on and in either half, found "
-            f"{len(found.reactions)} in all. Raise --longest."
+            f"{len(contents.reactions)} in all. Raise --longest."
         )
-    return Setting(model, words, size, fit, asked, dict(found.lost))
+    return Setting(model, words, size, fit, asked, dict(contents.lost))
 
 
 def _length(question: Question) -> int:
@@ -90,20 +90,20 @@ def _length(question: Question) -> int:
 def _questions(reactions: Sequence[Reaction], seed: int) -> list[Question]:
     """One per reaction, in random order: an atom whose source is known, and is not all reactant atoms."""
     rng = random.Random(seed)
-    found = []
+    questions = []
     for reaction in reactions:
         able = sorted(at for at, right in reaction.sources.items() if len(right) < len(reaction.reactant_atoms))
         if able:
-            found.append(Question(reaction, rng.choice(able)))
-    rng.shuffle(found)
-    return found
+            questions.append(Question(reaction, rng.choice(able)))
+    rng.shuffle(questions)
+    return questions
 
 
 def _all_atoms(reactions: Sequence[Reaction], size: Size) -> list[Question]:
     """As many as are wanted, in random order: any atom of these products."""
-    found = [Question(reaction, at) for reaction in reactions for at in sorted(reaction.sources)]
-    random.Random(size.seed).shuffle(found)
-    return found[: size.fit]
+    questions = [Question(reaction, at) for reaction in reactions for at in sorted(reaction.sources)]
+    random.Random(size.seed).shuffle(questions)
+    return questions[: size.fit]
 
 
 def fitted(setting: Setting, out: Path) -> tuple[GraphMask, dict[str, Any]]:
@@ -125,11 +125,11 @@ def judged(setting: Setting, half: str, method: Method, *, masked: bool = True) 
     """One method on one half: by way, how often the best atom is right and the AUC; and what the masks keep."""
     questions = setting.asked[half]
     started = time.process_time()
-    found = method.explain_all(setting.batches(questions, masked=masked), repair=False, allow_infeasible=True)
+    explanations = method.explain_all(setting.batches(questions, masked=masked), repair=False, allow_infeasible=True)
     hits: dict[str, list[float]] = {}
     aucs: dict[str, list[float]] = {}
-    kept, rows = [], []
-    for question, explanation in zip(questions, found, strict=True):
+    counts, measured = [], []
+    for question, explanation in zip(questions, explanations, strict=True):
         atoms = list(question.reaction.reactant_atoms)
         right = torch.tensor([at in question.reaction.sources[question.position] for at in atoms])
         for way, tokens in by_way(explanation, explanation.scores, question.position).items():
@@ -137,13 +137,13 @@ def judged(setting: Setting, half: str, method: Method, *, masked: bool = True) 
             area = auc(tokens[atoms], right)
             assert area is not None, "questions have right and wrong atoms"
             aucs.setdefault(way, []).append(area)
-        kept.append(kept_into(explanation, question.position, atoms, right))
-        rows.append((explanation.retained, explanation.divergence, explanation.flips, float(right.double().mean())))
-    retained, divergence, flips, chance = (statistics.fmean(column) for column in zip(*rows, strict=True))
+        counts.append(kept_into(explanation, question.position, atoms, right))
+        measured.append((explanation.retained, explanation.divergence, explanation.flips, float(right.double().mean())))
+    retained, divergence, flips, chance = (statistics.fmean(column) for column in zip(*measured, strict=True))
     return {
         "hit": {way: statistics.fmean(each) for way, each in hits.items()},
         "auc": {way: statistics.fmean(each) for way, each in aucs.items()},
-        "kept": _summed(kept),
+        "kept": _summed(counts),
         "retained": retained,
         "divergence": divergence,
         "flips": flips,
@@ -165,8 +165,8 @@ def accuracy(setting: Setting, half: str) -> float:
     questions = setting.asked[half]
     truth = setting.batches(questions, masked=False)
     for batch, plain in zip(setting.batches(questions), truth, strict=True):
-        rows = torch.arange(len(batch["position"]))
-        right += int((ask(setting.model, batch).argmax(1) == plain["input_ids"][rows, batch["position"]]).sum())
+        numbers = torch.arange(len(batch["position"]))
+        right += int((ask(setting.model, batch).argmax(1) == plain["input_ids"][numbers, batch["position"]]).sum())
     return right / len(questions)
 
 
@@ -187,7 +187,7 @@ def measure(
         setting = prepare(size, wheel, path)
         say(f"{len(setting.fit)} atoms to fit on, {len(setting.asked[half])} reactions to {half}")
         explainer, fit = fitted(setting, out)
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         methods: list[tuple[str, Method, bool]] = [
             (RAW, AttentionWeights(setting.model, ask), True),
             (UNMASKED, AttentionWeights(setting.model, ask), False),
@@ -199,11 +199,11 @@ def measure(
             file = out / f"{half}-{name.replace(', ', '-').replace(' ', '-')}.json"
             if not file.exists():
                 write_bytes(file, json.dumps(judged(setting, half, method, masked=masked)).encode())
-            found[name] = json.loads(file.read_text())
+            results[name] = json.loads(file.read_text())
         figures = {"half": half, **asdict(size), "lost": setting.lost, "accuracy": accuracy(setting, half), "fit": fit}
     if half == HALVES[0]:
-        write_bytes(out / CHOSEN, json.dumps({name: chosen(each) for name, each in found.items()}, indent=2).encode())
-    return {**figures, "chosen": json.loads((out / CHOSEN).read_text()), "methods": found}
+        write_bytes(out / CHOSEN, json.dumps({name: chosen(each) for name, each in results.items()}, indent=2).encode())
+    return {**figures, "chosen": json.loads((out / CHOSEN).read_text()), "methods": results}
 
 
 def chosen(figures: dict[str, Any]) -> str:
@@ -221,14 +221,14 @@ def rows(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     """By method: the chosen way, the two fixed ways, and the published head."""
     header = ["method", "way", "right", "AUC", "chance", "kept into it", "of them right", "kept in all"]
     table = []
-    for name, found in figures["methods"].items():
+    for name, about in figures["methods"].items():
         ways = dict.fromkeys([figures["chosen"][name], DIRECT, PATHS])
         if name in (RAW, UNMASKED):
             ways[name_of(*PUBLISHED)] = None
-        for way in (way for way in ways if way in found["hit"]):
-            kept = found["kept"]
+        for way in (way for way in ways if way in about["hit"]):
+            kept = about["kept"]
             share = f"{kept['right'] / kept['messages']:.1%}" if kept["messages"] else ""
             mark = " (chosen)" if way == figures["chosen"][name] else ""
-            line = [name, way + mark, f"{found['hit'][way]:.1%}", f"{found['auc'][way]:.3f}", f"{found['chance']:.1%}"]
-            table.append([*line, kept["messages"], share, f"{found['retained']:.1%}"])
+            line = [name, way + mark, f"{about['hit'][way]:.1%}", f"{about['auc'][way]:.3f}", f"{about['chance']:.1%}"]
+            table.append([*line, kept["messages"], share, f"{about['retained']:.1%}"])
     return header, table

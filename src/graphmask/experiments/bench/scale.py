@@ -34,17 +34,17 @@ EPOCHS = 3
 
 def cost_figures(edges: int, seed: int, models: Sequence[str] = ("GCN",)) -> dict[str, Any]:
     """Per size: explain / forward and fit step / training step, time and peak memory. Keys are GCN's."""
-    found = {name: {power(size): _cost(name, size, seed) for size in SIZES if size <= edges} for name in models}
-    first = found[models[0]]
+    costs = {name: {power(size): _cost(name, size, seed) for size in SIZES if size <= edges} for name in models}
+    first = costs[models[0]]
     keys = next(iter(first.values())).keys()
-    return {**{key: {size: cost[key] for size, cost in first.items()} for key in keys}, "models": found}
+    return {**{key: {size: cost[key] for size, cost in first.items()} for key in keys}, "models": costs}
 
 
 def _cost(name: str, size: int, seed: int) -> dict[str, float]:
     subject = Subject(name, size, seed, fit_edges=FIT_EDGES)
     repeats = max(1, min(15, int(3e6 / size)))
     explain, forward = medians(subject.explain, subject.forward, repeats)
-    found = {
+    costs = {
         "explain_ratio": explain / forward,
         "explain_memory_ratio": subject.memory(),
         "explain_seconds_per_edge": explain / size,
@@ -53,12 +53,12 @@ def _cost(name: str, size: int, seed: int) -> dict[str, float]:
     }
     with subject.steps() as (fit, train):
         step, training = step_means(fit, train, repeats)
-        found |= {
+        costs |= {
             "fit_step_ratio": step / training,
             "fit_memory_ratio": peak_bytes(fit) / peak_bytes(train),
             "fit_step_seconds_per_edge": step / size,
         }
-    return found
+    return costs
 
 
 class _Pooled(nn.Module):

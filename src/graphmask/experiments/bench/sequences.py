@@ -42,13 +42,14 @@ def run(name: str, seed: int) -> dict[str, Any]:
     explainer = GraphMask(model, seed=seed)
     explainer.fit(fit.batches(), validation.batches(), progress=False)
     spent = time.process_time() - trained
-    found = list(explainer.explain_all(test.batches(), repair=False, allow_infeasible=True))
-    kept = torch.cat([explanation.kept for explanation in found], 1)
-    gold = torch.cat([test.gold(number, explanation) for number, explanation in enumerate(found)], 1)
+    explanations = list(explainer.explain_all(test.batches(), repair=False, allow_infeasible=True))
+    kept = torch.cat([explanation.kept for explanation in explanations], 1)
+    gold = torch.cat([test.gold(number, explanation) for number, explanation in enumerate(explanations)], 1)
     per_site = [
-        {"site": site, **asdict(Agreement.of(kept[layer], gold[layer]))} for layer, site in enumerate(found[0].sites)
+        {"site": site, **asdict(Agreement.of(kept[layer], gold[layer]))}
+        for layer, site in enumerate(explanations[0].sites)
     ]
-    tried = check(model, found[:TRIED], test)
+    tried = check(model, explanations[:TRIED], test)
     return {
         "seed": seed,
         "model": {"accuracy": accuracy, "train_cpu_seconds": trained - started},
@@ -58,7 +59,7 @@ def run(name: str, seed: int) -> dict[str, Any]:
             "sufficient_as_fitted": tried["sufficient"],
             "sufficient": sufficient(explainer, fit, test),
         },
-        **Tally.of(found).means,
+        **Tally.of(explanations).means,
         "fit_cpu_seconds": spent,
     }
 
@@ -155,4 +156,4 @@ def measure(names: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
             for seed in seeds:
                 step(f"{name}, seed {seed}")
                 runs[name].append(run(name, seed))
-    return {"summary": {name: agreement(found) for name, found in runs.items()}, "tasks": runs}
+    return {"summary": {name: agreement(by_seed) for name, by_seed in runs.items()}, "tasks": runs}

@@ -195,7 +195,7 @@ def measure_rows(rows: int = 100_000_000, seed: int = 0, *, progress: bool = Tru
         free, needed = shutil.disk_usage(folder).free, 12 * rows
         if free < needed:
             raise GraphMaskError(f"Expected {needed / MEGA:.0f} MB of free disk space, found {free / MEGA:.0f} MB.")
-        found: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         for name, job, *options in (
             ("write", write_rows, rows, seed),
             ("edge_types", summarise),
@@ -203,27 +203,27 @@ def measure_rows(rows: int = 100_000_000, seed: int = 0, *, progress: bool = Tru
         ):
             step(f"{name}: {rows:,} rows")
             seconds, extra, result, peak, cpu = resident.cost(job, Path(folder), *options)
-            found[name] = {"seconds": seconds, "cpu": cpu, "peak_mb": peak / MEGA, "extra_mb": extra / MEGA}
+            figures[name] = {"seconds": seconds, "cpu": cpu, "peak_mb": peak / MEGA, "extra_mb": extra / MEGA}
             if name == "write":
-                found = {
+                figures = {
                     "rows": result,
                     "disk_mb": sum(f.stat().st_size for f in Path(folder).iterdir()) / MEGA,
-                } | found
-            found[name]["rows_per_second"] = found["rows"] / seconds
-            found[name]["rows_per_cpu_second"] = found["rows"] / cpu
-    return found
+                } | figures
+            figures[name]["rows_per_second"] = figures["rows"] / seconds
+            figures[name]["rows_per_cpu_second"] = figures["rows"] / cpu
+    return figures
 
 
 def store_figures(rows: int = 100_000_000, graphs: int = 200_000, seed: int = 0) -> dict[str, Any]:
     """What `graphmask bench store --rows N` and ``--load N`` tell, without a progress bar; 0 leaves one out."""
     from graphmask.experiments.bench import load
 
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     if rows:
-        found["rows"] = measure_rows(rows, seed, progress=False)
+        figures["rows"] = measure_rows(rows, seed, progress=False)
     if graphs:
-        found["load"] = load.measure(graphs, seed, progress=False)
-    return found
+        figures["load"] = load.measure(graphs, seed, progress=False)
+    return figures
 
 
 def analyse(folder: Path, name: str) -> int:

@@ -107,9 +107,9 @@ def _alternately(first: Callable[[], None], second: Callable[[], None], rounds: 
     """Medians of both, in turns, so that a busy machine slows both alike."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
-        for job, found in zip((first, second), times, strict=True):
+        for job, seconds in zip((first, second), times, strict=True):
             started = time.perf_counter()
             job()
-            found.append(time.perf_counter() - started)
-    one, other = (sorted(found)[len(found) // 2] for found in times)
+            seconds.append(time.perf_counter() - started)
+    one, other = (sorted(seconds)[len(seconds) // 2] for seconds in times)
     return one, other
