@@ -22,18 +22,18 @@ def draw(folder: Path, analysed: dict[str, Any]) -> list[Path]:
         "labels": _labels,
         "distances": _distances,
     }
-    found = []
+    figures = []
     with understood():
         for name, drawer in drawers.items():
             table = analysed.get(name)
             if table and table["rows"]:
                 rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-                found.append(drawer(folder / f"{name}.svg", table["title"], rows))
+                figures.append(drawer(folder / f"{name}.svg", table["title"], rows))
         levels = analysed.get("levels")
         if levels and "method" in levels["columns"]:
             rows = [dict(zip(levels["columns"], row, strict=True)) for row in levels["rows"]]
-            found += _levels(folder, levels["title"], rows)
-    return found
+            figures += _levels(folder, levels["title"], rows)
+    return figures
 
 
 def _edge_types(path: Path, title: str, rows: Rows) -> Path:
@@ -50,15 +50,15 @@ def _edge_types(path: Path, title: str, rows: Rows) -> Path:
 
 def _levels(folder: Path, title: str, rows: Rows) -> list[Path]:
     """A figure per layer, a line per method (the paper's figure 6)."""
-    found = []
+    figures = []
     for layer in sorted({operator.index(row["layer"]) for row in rows}):  # a number: it becomes part of a file's name
         here = [row for row in rows if row["layer"] == layer]
         x = sorted({row["level"] for row in here})
         by = {(row["method"], row["level"]): row["mean_share"] for row in here}
         series = {name: [by[name, at] for at in x] for name in dict.fromkeys(row["method"] for row in here)}
         path, above = folder / f"levels_{layer}.svg", f"{title}, layer {layer}"
-        found.append(curve(path, above, x, series, x_label="level", y_label="messages above", per_cent=True))
-    return found
+        figures.append(curve(path, above, x, series, x_label="level", y_label="messages above", per_cent=True))
+    return figures
 
 
 def _frontier(path: Path, title: str, rows: Rows) -> Path:

@@ -53,10 +53,10 @@ def example(
         edge_labels = None if edge_labels is None else [edge_labels[number] for number in shown.edges]
         gold = None if whole.gold is None else whole.gold
     all_of_it, explanation = explanation, shown.explanation
-    found = metadata.read(explanation, type_names)
-    drawn = molecules.of(explanation, notes=found.notes)
-    nodes = molecules.names(found.node_labels, drawn) if node_labels is None else [str(label) for label in node_labels]
-    edges = found.edge_labels if edge_labels is None else [str(label) for label in edge_labels]
+    facts = metadata.read(explanation, type_names)
+    drawn = molecules.of(explanation, notes=facts.notes)
+    nodes = molecules.names(facts.node_labels, drawn) if node_labels is None else [str(label) for label in node_labels]
+    edges = facts.edge_labels if edge_labels is None else [str(label) for label in edge_labels]
     made = Example(
         title=title if title is not None else heading or "Graph",
         sites=explanation.sites,
@@ -67,7 +67,7 @@ def example(
         gated=explanation.carried.tolist(),
         edge_types=edges,
         node_labels=nodes,
-        gold=found.gold if gold is None else gold.tolist(),
+        gold=facts.gold if gold is None else gold.tolist(),
         retained=all_of_it.retained,
         divergence=explanation.divergence,
         tolerance=explanation.tolerance,
@@ -75,16 +75,16 @@ def example(
         same_prediction=explanation.same_prediction,
         original=_values(explanation.original),
         masked=_values(explanation.masked),
-        notes=[*notes, *found.notes, *_features(all_of_it), *_caveats(explanation)],
+        notes=[*notes, *facts.notes, *_features(all_of_it), *_caveats(explanation)],
         paths=None,
         reverse=tuple(site.reverse for site in explanation.structure),
-        tokens=found.tokens,
-        roles=tuple(found.roles),
-        predicate=found.predicate,
-        question=found.question,
-        label=found.label,
-        predicted=found.predicted,
-        error=found.error,
+        tokens=facts.tokens,
+        roles=tuple(facts.roles),
+        predicate=facts.predicate,
+        question=facts.question,
+        label=facts.label,
+        predicted=facts.predicted,
+        error=facts.error,
         asked=tuple(shown.asked),
         whole=whole,
         class_names=_class_names(explanation),
@@ -103,15 +103,15 @@ def _features(explanation: Explanation) -> list[str]:
 
 def _caveats(explanation: Explanation) -> list[str]:
     """What the reader of a card must know beside its figures."""
-    found = []
+    caveats = []
     if explanation.unrepaired:
-        found.append(f"Could not be repaired: {explanation.unrepaired}.")
+        caveats.append(f"Could not be repaired: {explanation.unrepaired}.")
     if explanation.unseen:
-        found.append(
+        caveats.append(
             f"Not seen: {first_of(explanation.unseen, 5)}. Through these, nodes can act on each other without "
             "messages, and no gate stops that: what is said here is about the messages."
         )
-    return found
+    return caveats
 
 
 def _shown(explanation: Explanation, gold: Tensor | None) -> tuple[Part, Whole | None]:
@@ -134,21 +134,21 @@ def _shown(explanation: Explanation, gold: Tensor | None) -> tuple[Part, Whole |
     )
     if known is not None:
         known = known.to(explanation.kept.device).bool()
-        right, found = known & explanation.carried, explanation.kept & explanation.carried
+        right, kept = known & explanation.carried, explanation.kept & explanation.carried
         whole = replace(
             whole,
             gold=known[:, shown.edges],
-            agreement=limits.agreement(int(right.sum()), int((right & found).sum()), int((found & ~right).sum())),
+            agreement=limits.agreement(int(right.sum()), int((right & kept).sum()), int((kept & ~right).sum())),
         )
     return shown, whole
 
 
 def _grid(explanation: Explanation) -> Tensor | None:
     try:
-        found = torch.tensor(explanation.info["gold"])
+        gold = torch.tensor(explanation.info["gold"])
     except (KeyError, TypeError, ValueError):
         return None
-    return found if found.shape == explanation.kept.shape else None
+    return gold if gold.shape == explanation.kept.shape else None
 
 
 def _paths(explanation: Explanation, made: Example) -> dict[int, list[list[tuple[int, int]]]]:
@@ -160,13 +160,13 @@ def _paths(explanation: Explanation, made: Example) -> dict[int, list[list[tuple
     nodes = (
         range(made.num_nodes) if made.question is None else question_drawing.choose(made.question, made.messages())[0]
     )
-    found: dict[int, list[list[tuple[int, int]]]] = {}
+    by_node: dict[int, list[list[tuple[int, int]]]] = {}
     left = PATHS_IN_ALL
     for node in dict.fromkeys([*made.asked, *nodes]):
         paths = retained_paths.ending_in(node, index, explanation.structure, limit=min(PATHS, left))
-        found[node] = [[(hop.site, hop.edge) for hop in path] for path in paths]
+        by_node[node] = [[(hop.site, hop.edge) for hop in path] for path in paths]
         left -= len(paths)
-    return found
+    return by_node
 
 
 def _class_names(explanation: Explanation) -> tuple[str, ...]:

@@ -80,9 +80,9 @@ def _choose(example: Example, state: Sequence[Sequence[int]], asked: dict[str, A
     if asked is not None:
         drawn = asked["drawing"].edges
     elif whole is not None or len(edges) > DRAW_ALL_EDGES_UP_TO:
-        kept = [e for e in by_score if KEPT in state[e]]
-        drawn = sorted(kept[:DRAW_AT_MOST]) if whole is None else whole.drawn
-        remarks += _cut(example, len(kept), len(drawn))
+        kept_edges = [e for e in by_score if KEPT in state[e]]
+        drawn = sorted(kept_edges[:DRAW_AT_MOST]) if whole is None else whole.drawn
+        remarks += _cut(example, len(kept_edges), len(drawn))
     if not any(KEPT in row for row in state):
         remarks.append(
             "No edge is kept: within the tolerance, this output does not depend on any message."
@@ -105,15 +105,15 @@ def _cut(example: Example, kept: int, drawn: int) -> list[str]:
         (len(example.edges), example.num_nodes, kept) if whole is None else (whole.edges, whole.nodes, whole.kept_edges)
     )
     of = f"{edges:,} edges" if whole is None else f"{edges:,} edges and {nodes:,} nodes"
-    found = [f"This graph has {of}: the drawings show only kept edges and their nodes."]
+    notes = [f"This graph has {of}: the drawings show only kept edges and their nodes."]
     if kept > drawn and example.asked:
-        found.append(
+        notes.append(
             f"Of {kept:,} kept edges {drawn:,} are drawn: those on paths to what was asked about, then those with the "
             "highest score. Paths are those of the edges that are drawn."
         )
     elif kept > drawn:
-        found.append(f"Of {kept:,} kept edges the {drawn:,} with the highest score are drawn.")
-    return found
+        notes.append(f"Of {kept:,} kept edges the {drawn:,} with the highest score are drawn.")
+    return notes
 
 
 def _data(
@@ -186,10 +186,10 @@ def _sometimes(example: Example, shown: _Shown) -> dict[str, Any]:
 def _sentence(example: Example, drawn: Sequence[int], state: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Two drawings: of the arcs with something kept, and of all. Dropped arcs would push the others apart."""
     assert example.tokens is not None
-    kept = example.kept_sites()
+    kept_by = example.kept_sites()
     carrying = [e for e in drawn if max(state[e], default=SILENT) > SILENT]
     reverse = example.reverse or (False,) * len(example.sites)
-    found = sentence.arcs(example.edges, carrying, kept, example.edge_types, reverse)
+    all_arcs = sentence.arcs(example.edges, carrying, kept_by, example.edge_types, reverse)
 
     def drawing(arcs: Sequence[sentence.Arc]) -> dict[str, Any]:
         plan = sentence.layout(example.tokens or (), arcs, example.roles)
@@ -200,12 +200,12 @@ def _sentence(example: Example, drawn: Sequence[int], state: Sequence[Sequence[i
             "roles": plan.roles,
         }
 
-    some = [arc for arc in found if arc.kept]
+    some = [arc for arc in all_arcs if arc.kept]
     return {
         "words": example.tokens,
         "predicate": example.predicate,
         "kept": drawing(some),
-        "all": drawing(found) if len(some) < len(found) else None,
+        "all": drawing(all_arcs) if len(some) < len(all_arcs) else None,
     }
 
 

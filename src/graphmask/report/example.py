@@ -124,12 +124,12 @@ class Example:
 
     def kept_sites(self) -> list[list[int]]:
         """Per edge, the sites that keep it."""
-        found: list[list[int]] = [[] for _ in self.edges]
-        for site, rows in enumerate(zip(self.kept, self.gated, strict=True)):
-            for edge, both in enumerate(zip(*rows, strict=True)):
+        by_edge: list[list[int]] = [[] for _ in self.edges]
+        for site, pair in enumerate(zip(self.kept, self.gated, strict=True)):
+            for edge, both in enumerate(zip(*pair, strict=True)):
                 if all(both):
-                    found[edge].append(site)
-        return found
+                    by_edge[edge].append(site)
+        return by_edge
 
     def messages(self) -> list[questions.Message]:
         """What is kept between the mentions of the question, the most telling first."""

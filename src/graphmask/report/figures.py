@@ -240,15 +240,19 @@ def _plain(legend: Any) -> None:
 def comparison(path: str | Path, figures: dict[str, Any]) -> Path:
     """Precision, recall and F1 of every method, with the paper's F1 where it has one."""
     plt = _pyplot()
-    found = figures["methods"]
-    names = [name for name, f in found.items() if "not_applicable" not in f]
+    by_method = figures["methods"]
+    names = [name for name, f in by_method.items() if "not_applicable" not in f]
     figure, axis = plt.subplots(figsize=(1.1 * len(names) + 2, 3.6))
     for offset, (key, shade) in enumerate((("precision", "#b3cde3"), ("recall", "#8c96c6"), ("f1", "#810f7c"))):
         at = [number + 0.26 * (offset - 1) for number in range(len(names))]
-        heights = [found[name][key] for name in names]
-        errors = [found[name][f"{key}_std"] for name in names]
+        heights = [by_method[name][key] for name in names]
+        errors = [by_method[name][f"{key}_std"] for name in names]
         axis.bar(at, heights, 0.25, yerr=errors, color=shade, label="F1" if key == "f1" else key, error_kw={"lw": 0.8})
-    paper = [(number + 0.26, found[name]["paper"]["f1"]) for number, name in enumerate(names) if "paper" in found[name]]
+    paper = [
+        (number + 0.26, by_method[name]["paper"]["f1"])
+        for number, name in enumerate(names)
+        if "paper" in by_method[name]
+    ]
     if paper:
         axis.scatter(*zip(*paper, strict=True), marker="_", s=160, color="black", zorder=3, label="F1 in the paper")
     axis.set_xticks(range(len(names)), [TITLES.get(name, name).replace(" ", "\n") for name in names], fontsize=8)

@@ -27,7 +27,7 @@ def columns(explanation: Explanation, node_labels: Sequence[str] | None = None) 
     ends = [torch.where(turned, other, one).expand(sites, edges).reshape(-1).numpy() for one, other in ways]
     names = np.array(labels.nodes if labels.nodes is not None else [], dtype=object)
     kinds = None if labels.edges is None else np.array(labels.edges, dtype=object)
-    found: dict[str, Any] = {
+    arrays: dict[str, Any] = {
         "layer": np.repeat(np.arange(sites), edges),
         "site": np.repeat(np.array(explanation.sites, dtype=object), edges),
         "site_name": np.repeat(np.array(explanation.site_titles, dtype=object), edges),
@@ -36,13 +36,13 @@ def columns(explanation: Explanation, node_labels: Sequence[str] | None = None) 
         "target": ends[1],
     }
     if len(names):
-        found |= {"source_name": names[ends[0]], "target_name": names[ends[1]]}
+        arrays |= {"source_name": names[ends[0]], "target_name": names[ends[1]]}
     if kinds is not None:
-        found["type"] = np.tile(kinds, sites)
-    found["carried"] = explanation.carried.cpu().reshape(-1).numpy()
-    found["kept"] = explanation.kept.cpu().reshape(-1).numpy()
-    found["score"] = explanation.scores.cpu().double().reshape(-1).numpy()
-    return found
+        arrays["type"] = np.tile(kinds, sites)
+    arrays["carried"] = explanation.carried.cpu().reshape(-1).numpy()
+    arrays["kept"] = explanation.kept.cpu().reshape(-1).numpy()
+    arrays["score"] = explanation.scores.cpu().double().reshape(-1).numpy()
+    return arrays
 
 
 def to_pandas(explanation: Explanation, node_labels: Sequence[str] | None = None) -> pandas.DataFrame:
@@ -58,8 +58,8 @@ def to_polars(explanation: Explanation, node_labels: Sequence[str] | None = None
         import polars
     except ImportError:
         raise GraphMaskError("Expected polars for to_polars(). Try: pip install graphmask[store]") from None
-    found = columns(explanation, node_labels)
-    texts: dict[str, Any] = {name: polars.String for name, value in found.items() if value.dtype == object}
+    arrays = columns(explanation, node_labels)
+    texts: dict[str, Any] = {name: polars.String for name, value in arrays.items() if value.dtype == object}
     # Arrays of Python objects become lists of text first: polars would otherwise keep them as objects.
-    plain = {name: value.tolist() if name in texts else value for name, value in found.items()}
+    plain = {name: value.tolist() if name in texts else value for name, value in arrays.items()}
     return polars.DataFrame(plain, schema_overrides=texts)

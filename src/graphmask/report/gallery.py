@@ -59,9 +59,9 @@ class Totals(Tally):
         ):
             for label, k, c in zip(labels, kept, carried, strict=True):
                 if c:
-                    found = self.per_type.setdefault((site, label), [0, 0])
-                    found[0] += k
-                    found[1] += 1
+                    counts = self.per_type.setdefault((site, label), [0, 0])
+                    counts[0] += k
+                    counts[1] += 1
 
     @property
     def typed(self) -> bool:
@@ -142,7 +142,7 @@ def _layer_names(explanation: Explanation) -> list[str]:
         explanation.site_titles, explanation.structure, layers_of(explanation.structure), strict=True
     ):
         names.setdefault(layer, []).append(site.layer or name)
-    return [found[0] for found in names.values()]
+    return [of_layer[0] for of_layer in names.values()]
 
 
 class Chosen(NamedTuple):

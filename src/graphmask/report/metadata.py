@@ -64,40 +64,40 @@ class Metadata:
 def read(explanation: Explanation, type_names: Mapping[int, str] | Sequence[str] | None = None) -> Metadata:
     """Everything the page can show, in the form it shows it."""
     info, nodes, edges = explanation.info, explanation.num_nodes, explanation.edge_index.shape[1]
-    found = Metadata()
-    found.title = read_title(explanation)
+    facts = Metadata()
+    facts.title = read_title(explanation)
     notes = info.get("notes") or []
-    found.notes = [notes] if isinstance(notes, str) else [str(note) for note in notes]
+    facts.notes = [notes] if isinstance(notes, str) else [str(note) for note in notes]
     if questions.is_question(info):
         try:
-            found.question = questions.read(info, nodes, _row(explanation.original), _row(explanation.masked))
+            facts.question = questions.read(info, nodes, _row(explanation.original), _row(explanation.masked))
         except GraphMaskError as error:
-            found.notes.append(f"Left out: the question view. {error}")
-    found.node_labels = _node_labels(info, nodes, found)
-    found.edge_labels = _texts(info, "edge_labels", edges, "edges", found.notes)
+            facts.notes.append(f"Left out: the question view. {error}")
+    facts.node_labels = _node_labels(info, nodes, facts)
+    facts.edge_labels = _texts(info, "edge_labels", edges, "edges", facts.notes)
     if isinstance(explanation, HeteroExplanation):
-        found.node_labels = found.node_labels or explanation.node_labels
-        found.edge_labels = found.edge_labels or explanation.edge_labels
-    if found.edge_labels is None and explanation.edge_type is not None:
+        facts.node_labels = facts.node_labels or explanation.node_labels
+        facts.edge_labels = facts.edge_labels or explanation.edge_labels
+    if facts.edge_labels is None and explanation.edge_type is not None:
         type_names = type_names or info.get(TYPE_NAMES)
-        found.edge_labels = [_type_name(int(value), type_names) for value in explanation.edge_type.tolist()]
+        facts.edge_labels = [_type_name(int(value), type_names) for value in explanation.edge_type.tolist()]
     gold = info.get("gold")
     if gold is not None:
         if _is_grid(gold, len(explanation.sites), edges):
-            found.gold = [[bool(value) for value in row] for row in gold]
+            facts.gold = [[bool(value) for value in row] for row in gold]
         else:
-            found.notes.append(f'Left out: "gold" is not of shape [{len(explanation.sites)}][{edges}].')
-    found.tokens = _texts(info, "tokens", nodes, "nodes", found.notes)
-    if found.tokens is not None:
-        found.roles = _roles(info.get("roles"), len(found.tokens), found.notes)
+            facts.notes.append(f'Left out: "gold" is not of shape [{len(explanation.sites)}][{edges}].')
+    facts.tokens = _texts(info, "tokens", nodes, "nodes", facts.notes)
+    if facts.tokens is not None:
+        facts.roles = _roles(info.get("roles"), len(facts.tokens), facts.notes)
         predicate = info.get("predicate")
-        if isinstance(predicate, int) and 0 <= predicate < len(found.tokens):
-            found.predicate = predicate
+        if isinstance(predicate, int) and 0 <= predicate < len(facts.tokens):
+            facts.predicate = predicate
         elif predicate is not None:
-            found.notes.append('Left out: "predicate" is not the number of a token.')
-        found.node_labels = found.node_labels or found.tokens
-    found.label, found.predicted, found.error = _answers(explanation)
-    return found
+            facts.notes.append('Left out: "predicate" is not the number of a token.')
+        facts.node_labels = facts.node_labels or facts.tokens
+    facts.label, facts.predicted, facts.error = _answers(explanation)
+    return facts
 
 
 def read_title(explanation: Explanation) -> str | None:
@@ -138,9 +138,9 @@ def labels(explanation: Explanation, node_labels: Sequence[str] | None = None) -
     """Names of nodes and of edge types, from ``node_labels`` or from the explanation itself."""
     if node_labels is not None and len(node_labels) != explanation.num_nodes:
         raise GraphMaskError(f"Expected {explanation.num_nodes} node_labels, one per node, got {len(node_labels)}.")
-    found = read(explanation)
+    facts = read(explanation)
     return Labels(
-        found.node_labels if node_labels is None else [str(label) for label in node_labels], found.edge_labels
+        facts.node_labels if node_labels is None else [str(label) for label in node_labels], facts.edge_labels
     )
 
 
@@ -194,14 +194,14 @@ def _is_grid(value: Any, rows: int, columns: int) -> bool:
 def _roles(value: Any, count: int, notes: list[str]) -> list[Role]:
     if value is None:
         return []
-    found = []
+    roles = []
     try:
         if any(isinstance(role, Mapping) for role in value):
-            found = [Role(int(role["start"]), int(role["end"]), str(role["label"])) for role in value]
-            if any(not 0 <= role.start < role.end <= count for role in found):
+            roles = [Role(int(role["start"]), int(role["end"]), str(role["label"])) for role in value]
+            if any(not 0 <= role.start < role.end <= count for role in roles):
                 raise ValueError
         elif len(value) == count:
-            found = [Role(i, i + 1, str(v)) for i, v in enumerate(value) if v is not None and str(v) not in NO_ROLE]
+            roles = [Role(i, i + 1, str(v)) for i, v in enumerate(value) if v is not None and str(v) not in NO_ROLE]
         elif len(value):
             raise ValueError
     except (KeyError, TypeError, ValueError):
@@ -210,7 +210,7 @@ def _roles(value: Any, count: int, notes: list[str]) -> list[Role]:
             f"0 <= start < end <= {count} (end is not included)."
         )
         return []
-    return found
+    return roles
 
 
 def _answers(explanation: Explanation) -> tuple[str | None, str | None, float | None]:

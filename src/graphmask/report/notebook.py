@@ -82,8 +82,8 @@ def _picture(shown: part.Part, molecule: Molecule | None) -> str:
     if not some.num_nodes or (not shown.edges and not shown.asked):
         return ""
     molecule = molecule if shown.whole else None
-    found = molecules.names(metadata.labels(some).nodes, molecule)
-    names = [visible(name) for name in found] if found else [str(number) for number in shown.nodes]
+    labels = molecules.names(metadata.labels(some).nodes, molecule)
+    names = [visible(name) for name in labels] if labels else [str(number) for number in shown.nodes]
     edges = [(int(u), int(v)) for u, v in some.edge_index.t().tolist()]
     if molecule is None:
         arranged = layout(range(some.num_nodes), edges, min(max(map(len, names), default=1), LONGEST))

@@ -47,14 +47,14 @@ def of(totals: Totals, analysed: Mapping[str, Any] | None, gold: Table | None) -
 
 def charts_of(totals: Totals, analysed: Mapping[str, Any], gold: Table | None = None) -> list[Chart]:
     """What the top of the page shows; charts of what was not measured are left out."""
-    found = [
+    charts = [
         _kept(totals),
         against(gold),
         _frontier(analysed, totals),
         _erosion(analysed),
         _stability(analysed, totals),
     ]
-    return [chart for chart in found if chart is not None]
+    return [chart for chart in charts if chart is not None]
 
 
 def other_tables(totals: Totals, analysed: Mapping[str, Any]) -> list[Table]:
@@ -234,5 +234,5 @@ def _plain(table: Mapping[str, Any]) -> Table:
 
 def _most(some: Sequence[Bar]) -> str:
     """The two kinds of edges that are kept most, in words."""
-    kept = [f"{bar.name} ({percent(bar.share)})" for bar in some if bar.share > 0]
-    return " and ".join(kept[:2]) or "nothing"
+    texts = [f"{bar.name} ({percent(bar.share)})" for bar in some if bar.share > 0]
+    return " and ".join(texts[:2]) or "nothing"

@@ -178,13 +178,13 @@ def chips(question: Question) -> tuple[list[Chip], int]:
     turned = max(numbers, key=after.__getitem__) if after else None
     if before and turned == max(numbers, key=before.__getitem__):
         turned = None
-    found = []
+    shown = []
     for c in order:
         named = {"model's answer": question.predicted, "right answer": question.answer, "after masking": turned}
         tags = tuple(tag for tag, number in named.items() if number == c)
         values = (before[c], after[c]) if before else (None, None)
-        found.append(Chip(question.candidates[c], question.role(c), tags, *values))
-    return found, len(question.candidates) - len(found)
+        shown.append(Chip(question.candidates[c], question.role(c), tags, *values))
+    return shown, len(question.candidates) - len(shown)
 
 
 def counts(
@@ -198,7 +198,7 @@ def counts(
     names = types if types is not None else ["edges"] * len(edges)
     real = [name if max(ends) < len(question.mentions) else None for name, ends in zip(names, edges, strict=True)]
     present = sorted({name for name in real if name is not None})
-    both = [[k and c for k, c in zip(*rows, strict=True)] for rows in zip(kept, carried, strict=True)]
+    both = [[k and c for k, c in zip(*pair, strict=True)] for pair in zip(kept, carried, strict=True)]
     told = [Counter(itertools.compress(real, row)) for row in (*both, map(any, zip(*both, strict=True)))]
     every = [Counter(itertools.compress(real, row)) for row in (*carried, map(any, zip(*carried, strict=True)))]
     return [(name, [(k[name], c[name]) for k, c in zip(told, every, strict=True)]) for name in present]
@@ -260,15 +260,15 @@ def _strengths(
     A path is as strong as the product of its scores; of equals the shorter is the better, so its hops count
     negatively. Nodes hold their state over a site.
     """
-    found = [{v: (1.0, 0) for v, entity in enumerate(entities) if entity == start}]
+    strengths = [{v: (1.0, 0) for v, entity in enumerate(entities) if entity == start}]
     for row, values in zip(by_site, scores, strict=True):
-        best = dict(found[-1])
+        best = dict(strengths[-1])
         for sender, receiver, e in row:
-            if sender in found[-1]:
-                strength, hops = found[-1][sender]
+            if sender in strengths[-1]:
+                strength, hops = strengths[-1][sender]
                 best[receiver] = max(best.get(receiver, NO_PATH), (strength * values[e], hops - 1))
-        found.append(best)
-    return found
+        strengths.append(best)
+    return strengths
 
 
 def spaced(tokens: Sequence[str]) -> str:

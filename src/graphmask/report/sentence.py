@@ -91,7 +91,7 @@ def arcs(
     for e in shown:
         u, v = edges[e]
         between.setdefault((min(u, v), max(u, v)), ([], []))[int(u > v)].append(e)
-    found: list[tuple[int, int, tuple[int, ...]]] = []
+    groups: list[tuple[int, int, tuple[int, ...]]] = []
     for (low, high), (forth, back) in sorted(between.items()):
         left = list(back)
         partner: dict[int, int] = {}
@@ -103,11 +103,11 @@ def arcs(
         for e in forth:
             if e not in partner and left:
                 partner[e] = left.pop(0)
-        found += [(low, high, (e, partner[e]) if e in partner else (e,)) for e in forth]
-        found += [(low, high, (e,)) for e in left]
-    labelled = sum(any(kept[e] for e in members) for _, _, members in found) <= LABELLED_ARCS
+        groups += [(low, high, (e, partner[e]) if e in partner else (e,)) for e in forth]
+        groups += [(low, high, (e,)) for e in left]
+    labelled = sum(any(kept[e] for e in members) for _, _, members in groups) <= LABELLED_ARCS
     result = []
-    for low, high, members in found:
+    for low, high, members in groups:
         text = _text(members, edges, kept, labels, reverse) if labelled else ""
         result.append(Arc(low, high, members, text, any(kept[e] for e in members)))
     return result
@@ -164,8 +164,8 @@ def layout(words: Sequence[str], drawn: Sequence[Arc], roles: Sequence[Role] = (
         for number, (arc, (left, right), level) in enumerate(zip(drawn, ends, levels, strict=True))
     ]
     width = x[-1] + boxes[-1] / 2 + 8 if x else 0.0
-    beneath, rows, width = _roles(x, boxes, roles, base + 36, width)
-    height = base + 34 + 36 * rows
+    beneath, row_count, width = _roles(x, boxes, roles, base + 36, width)
+    height = base + 34 + 36 * row_count
     return Sentence(
         round(width, 1), round(height, 1), base, [(round(a, 1), round(b, 1)) for a, b in zip(x, boxes, strict=True)],
         placed, beneath,

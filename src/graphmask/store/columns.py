@@ -79,25 +79,25 @@ def tables(
     graphs, edges = schemas(name_of(explanations[0].original.dtype))
     columns = _edges(explanations, where)
     kept, carried = (np.bincount(columns["graph"], columns[name], len(explanations)) for name in ("kept", "carried"))
-    rows = _graphs(batch, explanations, divergence, baselines) | {
+    per_graph = _graphs(batch, explanations, divergence, baselines) | {
         "retained": kept / np.maximum(carried, 1),
         "metadata": notes,
     }
-    rows["graph"], columns["graph"] = np.arange(first, first + len(explanations)), columns["graph"] + first
-    return _table(rows, graphs), _table(columns, edges)
+    per_graph["graph"], columns["graph"] = np.arange(first, first + len(explanations)), columns["graph"] + first
+    return _table(per_graph, graphs), _table(columns, edges)
 
 
 def _edges(explanations: list[Explanation], where: str) -> dict[str, Any]:
     """Rows of the table of edges, sorted by graph, then layer, then edge."""
     edges = np.array([e.edge_index.shape[1] for e in explanations])
-    rows = len(explanations[0].structure) * edges
-    within = np.arange(rows.sum()) - np.repeat(rows.cumsum() - rows, rows)
-    layer, edge = np.divmod(within, np.repeat(edges, rows))
-    column = edge + np.repeat(edges.cumsum() - edges, rows)  # in the edges of all graphs side by side
+    sizes = len(explanations[0].structure) * edges
+    within = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
+    layer, edge = np.divmod(within, np.repeat(edges, sizes))
+    column = edge + np.repeat(edges.cumsum() - edges, sizes)  # in the edges of all graphs side by side
     source, target = _beside([e.edge_index for e in explanations])
     types = [e.edge_type for e in explanations if e.edge_type is not None]
     return {
-        "graph": np.repeat(np.arange(len(explanations)), rows),
+        "graph": np.repeat(np.arange(len(explanations)), sizes),
         "layer": layer,
         "edge": edge,
         "source": source[column],
@@ -255,10 +255,10 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:
-    found = None if name is None else getattr(torch, name)
-    if found is not None and not isinstance(found, torch.dtype):
+    dtype = None if name is None else getattr(torch, name)
+    if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(f"{name} is no type of tensor")
-    return found
+    return dtype
 
 
 def cpu(value: Tensor) -> Tensor:

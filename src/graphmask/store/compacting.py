@@ -128,11 +128,11 @@ def _moved(table: pa.Table, by: int, schema: pa.Schema) -> pa.Table:
 
 def _check_same(store: Store, made: list[Shard]) -> None:
     """Raise unless the new shards have the batches and the number of rows of the old ones."""
-    found, expected = (
+    contents, expected = (
         {n: h for shard in shards for n, h in shard.contents().items()} for shards in (made, store.shards)
     )
     sizes = [(sum(s.count for s in shards), sum(s.rows for s in shards)) for shards in (made, store.shards)]
-    if found != expected or sizes[0] != sizes[1]:
+    if contents != expected or sizes[0] != sizes[1]:
         raise GraphMaskError(
             f"Expected {sizes[1][0]} graphs in {sizes[1][1]} rows from compacting {store.path}, found {sizes[0][0]} in "
             f"{sizes[0][1]}. The store is as it was; delete its files of the next generation, *-g*."

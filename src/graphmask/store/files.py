@@ -93,11 +93,11 @@ def require() -> None:
 def _own_json(path: Path, kind: str, what: str) -> dict[str, Any]:
     """A JSON file of ours, of a version that is understood."""
     regular(path)
-    found = files.read_json(path)
-    if not isinstance(found, dict) or found.get("graphmask") != kind:
+    content = files.read_json(path)
+    if not isinstance(content, dict) or content.get("graphmask") != kind:
         raise GraphMaskError(f"Expected {what} at {path}, found a foreign file.")
-    check_version(found.get("schema_version"), path)
-    return found
+    check_version(content.get("schema_version"), path)
+    return content
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -129,8 +129,8 @@ def write_shard(folder: Path, name: Name, graphs: pa.Table, edges: pa.Table, sha
             "graphmask_version": version("graphmask"),
         }
         buffer = pa.BufferOutputStream()
-        rows = min(ROWS_AT_ONCE[kind], max(BYTES_AT_ONCE * table.num_rows // max(table.nbytes, 1), 1))
-        pq.write_table(table.replace_schema_metadata(header), buffer, compression="zstd", row_group_size=rows)
+        group_size = min(ROWS_AT_ONCE[kind], max(BYTES_AT_ONCE * table.num_rows // max(table.nbytes, 1), 1))
+        pq.write_table(table.replace_schema_metadata(header), buffer, compression="zstd", row_group_size=group_size)
         content = buffer.getvalue()
         files.write_bytes(name.path(folder, kind), content, tag=f"r{name.rank}.")
         digest = hashlib.blake2b(content, digest_size=16).hexdigest()
@@ -141,36 +141,36 @@ def write_shard(folder: Path, name: Name, graphs: pa.Table, edges: pa.Table, sha
 
 def shards(folder: Path, generation: int) -> list[Shard]:
     """All complete shards, in the order of their first batches."""
-    names = {kind: set(found) for kind, found in listed(folder).items()}
-    found = _first_version(folder, sorted(names["graphs"] - names["shard"])) if generation == 0 else []
-    found += [_shard(folder, name) for name in names["shard"] if name.generation == generation]
-    return sorted(found, key=lambda shard: (shard.runs[0].batch, shard.name))
+    names = {kind: set(of_kind) for kind, of_kind in listed(folder).items()}
+    complete = _first_version(folder, sorted(names["graphs"] - names["shard"])) if generation == 0 else []
+    complete += [_shard(folder, name) for name in names["shard"] if name.generation == generation]
+    return sorted(complete, key=lambda shard: (shard.runs[0].batch, shard.name))
 
 
 def listed(folder: Path) -> dict[str, list[Name]]:
     """For each kind (graphs, edges, manifest) the names of all files that follow the naming of shards."""
-    found: dict[str, list[Name]] = {"graphs": [], "edges": [], "shard": []}
+    names: dict[str, list[Name]] = {"graphs": [], "edges": [], "shard": []}
     for path in folder.iterdir():
         match = _NAME.fullmatch(path.name)
         if match:
             kind, *numbers = match.groups()
             name = Name(*(int(number or 0) for number in numbers))
             if name.path(folder, kind) == path:  # one way to spell each
-                found[kind].append(name)
-    return found
+                names[kind].append(name)
+    return names
 
 
 def _shard(folder: Path, name: Name) -> Shard:
     path = name.path(folder, "shard")
     piece = _own_json(path, "shard", "a piece of a store's manifest")
     with files.understood(path, "store"):
-        rows, sums = {}, {}
+        row_counts, sums = {}, {}
         for kind in ("graphs", "edges"):
-            rows[kind] = _whole(piece[kind]["rows"])
+            row_counts[kind] = _whole(piece[kind]["rows"])
             sums[kind] = Sum(_whole(piece[kind]["bytes"]), str(piece[kind]["hash"]))
             _check_size(name.path(folder, kind), sums[kind].bytes)
         runs = [Run(*map(_whole, run)) for run in piece["runs"]]
-        if not runs or min(run.batches for run in runs) < 1 or sum(run.graphs for run in runs) != rows["graphs"]:
+        if not runs or min(run.batches for run in runs) < 1 or sum(run.graphs for run in runs) != row_counts["graphs"]:
             raise TypeError("runs of batches that have other graphs")
         if sum(run.batches for run in runs) != len(piece["batches"]):
             raise TypeError("runs of other batches")
@@ -179,8 +179,8 @@ def _shard(folder: Path, name: Name) -> Shard:
             name.path(folder, "graphs"),
             name.path(folder, "edges"),
             _whole(piece["first"]),
-            rows["graphs"],
-            rows["edges"],
+            row_counts["graphs"],
+            row_counts["edges"],
             runs,
             [str(content) for content in piece["batches"]],
             _dtypes(piece["dtypes"]),
@@ -189,10 +189,10 @@ def _shard(folder: Path, name: Name) -> Shard:
 
 
 def _check_size(path: Path, size: int) -> None:
-    found = regular(path)
-    if found != size:
+    actual = regular(path)
+    if actual != size:
         raise GraphMaskError(
-            f"Expected {size} bytes in the shard of a store at {path}, found a truncated or foreign file of {found}. "
+            f"Expected {size} bytes in the shard of a store at {path}, found a truncated or foreign file of {actual}. "
             "Make the store anew."
         )
 
@@ -212,7 +212,7 @@ def _first_version(folder: Path, names: list[Name]) -> list[Shard]:
     """Shards of a store of version 1, which have no pieces of a manifest and follow one another."""
     import pyarrow.parquet as pq
 
-    found: list[Shard] = []
+    so_far: list[Shard] = []
     for name in names:
         graphs, edges = name.path(folder, "graphs"), name.path(folder, "edges")
         if name.generation or name.rank:
@@ -225,32 +225,32 @@ def _first_version(folder: Path, names: list[Name]) -> list[Shard]:
             continue
         regular(edges)
         with readable(edges):
-            rows = pq.read_metadata(edges).num_rows
+            edge_rows = pq.read_metadata(edges).num_rows
         with files.understood(graphs, "store"):
             shard = files.parse_json(footer.metadata[b"graphmask_shard"], graphs)
-            first = found[-1].first + found[-1].count if found else 0
-            if name.number != len(found) or (shard["first"], shard["edges"]) != (first, rows):
+            first = so_far[-1].first + so_far[-1].count if so_far else 0
+            if name.number != len(so_far) or (shard["first"], shard["edges"]) != (first, edge_rows):
                 raise GraphMaskError(
-                    f"Expected shard {len(found)} of {folder} to begin at graph {first}, found one of another store, "
+                    f"Expected shard {len(so_far)} of {folder} to begin at graph {first}, found one of another store, "
                     f"{graphs.name}. Make the store anew."
                 )
-            batch = sum(len(before.batches) for before in found)
+            batch = sum(len(before.batches) for before in so_far)
             run = Run(batch, len(shard["batches"]), footer.num_rows)
-            found.append(
+            so_far.append(
                 Shard(
                     name,
                     graphs,
                     edges,
                     first,
                     footer.num_rows,
-                    rows,
+                    edge_rows,
                     [run],
                     shard["batches"],
                     _dtypes(shard["dtypes"]),
                     {},
                 )
             )
-    return found
+    return so_far
 
 
 def rows(path: Path, start: int, stop: int, columns: list[str] | None = None) -> pa.Table:

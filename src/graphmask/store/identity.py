@@ -59,10 +59,10 @@ def divergence_of(method: Explainer) -> dict[str, Any]:
 
 def adopt(method: Explainer, settings: dict[str, Any], description: dict[str, Any], folder: Path) -> None:
     """Raise unless the store was made by this method; set what the method learns from the first batch."""
-    found, state, subject = description["settings"], dict(description["divergence"]), method.subject
+    earlier, state, subject = description["settings"], dict(description["divergence"]), method.subject
     mine, sites = divergence_of(method), tuple(Site.from_json(site) for site in description["sites"])
     types = Types.from_json(description.get("types"))
-    other = [key for key in settings if key in found and found[key] != settings[key]]
+    other = [key for key in settings if key in earlier and earlier[key] != settings[key]]
     # Once resolved, "auto" has become a name: a saved and loaded explainer knows only that.
     compared = ("name", "probabilities", "variance") if subject.divergence.resolved else ("choice",)
     if any(mine[key] != state[key] for key in compared):

@@ -28,7 +28,7 @@ def spans(shards: Sequence[Shard]) -> list[Span]:
         for run in shard.runs:
             runs.append((run.batch, at, start, run))
             start += run.graphs
-    found: list[Span] = []
+    merged: list[Span] = []
     end = first = 0
     for batch, at, start, run in sorted(runs):
         if batch < end:
@@ -37,12 +37,12 @@ def spans(shards: Sequence[Shard]) -> list[Span]:
                 f"{shards[at].graphs.name}. Did writers run at once that were told different numbers of processes?"
             )
         stop = start + run.graphs
-        if found and found[-1].shard == at and found[-1].stop == start:
-            found[-1] = found[-1]._replace(stop=stop)
+        if merged and merged[-1].shard == at and merged[-1].stop == start:
+            merged[-1] = merged[-1]._replace(stop=stop)
         else:
-            found.append(Span(at, start, stop, first))
+            merged.append(Span(at, start, stop, first))
         end, first = batch + run.batches, first + run.graphs
-    return found
+    return merged
 
 
 def at_once(spans: Sequence[Span]) -> int:
@@ -61,8 +61,8 @@ def at_once(spans: Sequence[Span]) -> int:
 def numbers(spans: Sequence[Span], shards: Sequence[Shard]) -> dict[int, np.ndarray[Any, Any]]:
     """For shards that number graphs differently from the store: the store's numbers, graph by graph."""
     other = {span.shard for span in spans if span.first - span.start != shards[span.shard].first}
-    found = {at: np.empty(shards[at].count, dtype=np.int64) for at in other}
+    by_shard = {at: np.empty(shards[at].count, dtype=np.int64) for at in other}
     for span in spans:
         if span.shard in other:
-            found[span.shard][span.start : span.stop] = np.arange(span.first, span.first + span.stop - span.start)
-    return found
+            by_shard[span.shard][span.start : span.stop] = np.arange(span.first, span.first + span.stop - span.start)
+    return by_shard

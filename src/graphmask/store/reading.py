@@ -142,8 +142,8 @@ class Store:
         if path not in self._checked:
             if kind in shard.sums:
                 safety.check_hash(path, shard.sums[kind].hash)
-            rows = shard.count if kind == "graphs" else shard.rows
-            safety.check_footer(path, kind, rows, self.schemas[kind])
+            row_count = shard.count if kind == "graphs" else shard.rows
+            safety.check_footer(path, kind, row_count, self.schemas[kind])
             self._checked.add(path)
         return path
 
@@ -224,10 +224,10 @@ class Store:
 
     def edge_columns(self, at: int, start: int, stop: int) -> dict[str, Tensor]:
         """The columns of edges of the graphs ``start`` to ``stop`` of a shard; without types where there are none."""
-        shard, rows = self.shards[at], self.rows_of(at)
+        shard, starts = self.shards[at], self.rows_of(at)
         names = ["source", "target", "score", "kept", "carried"]
         names += [] if shard.dtypes["edge_type"] is None else ["type"]
-        edges = self.rows(at, "edges", int(rows[start]), int(rows[stop]), names)
+        edges = self.rows(at, "edges", int(starts[start]), int(starts[stop]), names)
         with storage.understood(shard.edges, "store"):
             return {name: torch.from_numpy(edges[name].to_numpy().copy()) for name in names}
 

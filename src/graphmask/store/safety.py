@@ -24,17 +24,17 @@ ROWS_AT_MOST, BYTES_AT_MOST = 1 << 16, 1 << 31
 def regular(path: Path) -> int:
     """The size of a regular file; a link, which may lead anywhere, or a pipe, which may never end, is refused."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         raise GraphMaskError(
             f"Expected all files of a store in {path.parent}, found no {path.name}. Make the store anew."
         ) from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise GraphMaskError(
             f"Expected a plain file of a store at {path}, found a link or a special file. Copy the store with what its "
             "links lead to, if you trust it."
         )
-    return found.st_size
+    return status.st_size
 
 
 @contextmanager
@@ -52,8 +52,8 @@ def readable(path: Path) -> Iterator[None]:
 
 def check_hash(path: Path, expected: str) -> None:
     with readable(path), open(path, "rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    if found != expected:
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    if digest != expected:
         raise GraphMaskError(
             f"Expected the shard of a store at {path} as it was written, found it altered: its hash is another. "
             "Fetch it again, or delete it with its shard-*.json and run explain_all again."

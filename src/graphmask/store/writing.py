@@ -76,9 +76,9 @@ def write(
                 if number == 0 and writer.description is None:
                     writer.begin(explain(batch, where)[0])  # what it decides holds for all processes
             elif number not in known:
-                found = explain(batch, where)
-                notes = columns.notes_of(metadata, batch, found, where)
-                writer.add(batch, found, identity.content_of(batch), notes, number)
+                explanations = explain(batch, where)
+                notes = columns.notes_of(metadata, batch, explanations, where)
+                writer.add(batch, explanations, identity.content_of(batch), notes, number)
             elif identity.content_of(batch) != known[number]:
                 raise GraphMaskError(
                     f"Expected the batches that {folder} was begun with, in the same order, got another {where}. "
