@@ -73,9 +73,9 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        found: Any = version("graphmask")
+        value: Any = version("graphmask")
     elif name in _WHERE:
-        found = getattr(importlib.import_module(f"graphmask.{_WHERE[name]}"), name)
+        value = getattr(importlib.import_module(f"graphmask.{_WHERE[name]}"), name)
     elif name.startswith("_"):
         raise AttributeError(f"module 'graphmask' has no attribute {name!r}")
     else:
@@ -85,8 +85,8 @@ def __getattr__(name: str) -> Any:
             if error.name != f"graphmask.{name}":
                 raise  # the module is there, and something it needs is not
             raise AttributeError(f"module 'graphmask' has no attribute {name!r}") from None
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

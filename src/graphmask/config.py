@@ -26,8 +26,8 @@ def _kernels() -> str:
 
 def installed() -> dict[str, str]:
     """Versions, and by what messages are gated; loads no torch, so that `graphmask --version` does not wait for it."""
-    found = {name: _version(name) for name in SHOWN}
-    return {**found, "python": platform.python_version(), "kernels": _kernels()}
+    versions = {name: _version(name) for name in SHOWN}
+    return {**versions, "python": platform.python_version(), "kernels": _kernels()}
 
 
 def show_config() -> None:

@@ -68,8 +68,8 @@ def _elsewhere(batch: Any, device: torch.device) -> bool:
 
 def _generators(devices: Iterable[torch.device | None]) -> list[tuple[str, int]]:
     """Type and number of the devices that draw random numbers of their own, beside the processor."""
-    found = {(device.type, device.index or 0) for device in devices if device is not None and device.type != "cpu"}
-    return sorted((kind, number) for kind, number in found if hasattr(getattr(torch, kind, None), "get_rng_state"))
+    distinct = {(device.type, device.index or 0) for device in devices if device is not None and device.type != "cpu"}
+    return sorted((kind, number) for kind, number in distinct if hasattr(getattr(torch, kind, None), "get_rng_state"))
 
 
 def random_states(*devices: torch.device | None) -> list[Tensor]:

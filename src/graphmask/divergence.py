@@ -162,10 +162,10 @@ class Divergence:
         else:
             value = NAMED[self.name](self.logits(original), self.logits(masked))
         if not isinstance(value, Tensor) or value.shape != original.shape[:1]:
-            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            returned = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise GraphMaskError(
                 f"Expected the divergence to return one value per output row, shape {tuple(original.shape[:1])}, "
-                f"got {found}."
+                f"got {returned}."
             )
         return value
 

@@ -61,11 +61,11 @@ class Features:
         """The same as arrays by name."""
         positions = torch.ones_like(self.kept).nonzero().cpu().numpy()
         names = ("edge" if self.kind == "edges" else "node", "column")
-        found = {name: positions[:, at] for at, name in enumerate(names[: self.kept.dim()])}
-        found["carried"] = self.carried.flatten().cpu().numpy()
-        found["kept"] = self.kept.flatten().cpu().numpy()
-        found["score"] = self.scores.flatten().double().cpu().numpy()
-        return found
+        arrays = {name: positions[:, at] for at, name in enumerate(names[: self.kept.dim()])}
+        arrays["carried"] = self.carried.flatten().cpu().numpy()
+        arrays["kept"] = self.kept.flatten().cpu().numpy()
+        arrays["score"] = self.scores.flatten().double().cpu().numpy()
+        return arrays
 
     def __str__(self) -> str:
         """As part of a list of sites: ``x 3/10 nodes``."""
@@ -87,8 +87,8 @@ class Features:
     # Files -------------------------------------------------------------------------------------------------
 
     def to_tensors(self) -> dict[str, Tensor]:
-        found = {name: getattr(self, name) for name in _TENSORS}
-        return {f"features.{name}": value for name, value in found.items() if value is not None}
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        return {f"features.{name}": value for name, value in tensors.items() if value is not None}
 
     @classmethod
     def from_tensors(cls, kind: str | None, tensors: dict[str, Tensor]) -> Features | None:
@@ -98,8 +98,8 @@ class Features:
             if own:
                 raise TypeError("features of an unknown kind")
             return None
-        found = cls(kind=kind, **own)
-        shapes = {getattr(found, name).shape for name in ("kept", "scores", "carried")}
-        if len(shapes) != 1 or found.kept.dim() != 1 + KINDS[kind][1]:
+        features = cls(kind=kind, **own)
+        shapes = {getattr(features, name).shape for name in ("kept", "scores", "carried")}
+        if len(shapes) != 1 or features.kept.dim() != 1 + KINDS[kind][1]:
             raise TypeError(f"features of shapes {sorted(map(tuple, shapes))}")
-        return found
+        return features

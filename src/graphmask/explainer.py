@@ -196,13 +196,13 @@ class GraphMask(Method):
                         team.wait()
 
                 with gradients.needed():
-                    found = run(training, loader, again, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
-        self.probe, self.history, self.subject = training.probe.eval(), found, training.subject
+                    record = run(training, loader, again, held_out, mode=mode, on_step=bar.step, on_epoch=on_epoch)
+        self.probe, self.history, self.subject = training.probe.eval(), record, training.subject
         self.rungs = training.rungs
         self.weights = Weights(self.model)
-        if found.advice():
-            warnings.warn(f"GraphMask: {found.advice()}", UserWarning, stacklevel=3)
-        return found
+        if record.advice():
+            warnings.warn(f"GraphMask: {record.advice()}", UserWarning, stacklevel=3)
+        return record
 
     @property
     def frontier(self) -> list[history.Point]:
@@ -223,13 +223,13 @@ class GraphMask(Method):
                 f"Expected a tolerance that some state of this fit meets while it drops something, got "
                 f"{tolerance:.3g}; the smallest is {least:.3g}. See `frontier`, or fit with this tolerance."
             )
-        found = copy.copy(self)
-        found.probe, found.history, found.tolerance = copy.deepcopy(self.probe), copy.copy(self.history), tolerance
-        assert found.probe is not None
-        assert found.history is not None
-        found.history.tolerance = tolerance
-        take(found.probe, chosen, self.rungs, found.history)
-        return found
+        other = copy.copy(self)
+        other.probe, other.history, other.tolerance = copy.deepcopy(self.probe), copy.copy(self.history), tolerance
+        assert other.probe is not None
+        assert other.history is not None
+        other.history.tolerance = tolerance
+        take(other.probe, chosen, self.rungs, other.history)
+        return other
 
     def _fitted(self) -> History:
         if self.probe is None or self.history is None:
@@ -258,15 +258,15 @@ class GraphMask(Method):
             training.rungs, training.step = self.rungs[:-1], training.steps
             training.hard = list(before.frontier[0].thresholds)  # not zero in files of earlier versions
             training.finish(Repeatable(validation, self.seed), [])
-        found = replace(before, feasible=training.history.feasible, verdict=training.history.verdict)
-        found.tolerance, found.frontier = tolerance, training.history.frontier
-        if not found.feasible:
+        record = replace(before, feasible=training.history.feasible, verdict=training.history.verdict)
+        record.tolerance, record.frontier = tolerance, training.history.frontier
+        if not record.feasible:
             raise GraphMaskError(
                 f"Expected thresholds within tolerance {tolerance:.3g} on the validation data that drop something, "
                 "found none. Raise the tolerance, or fit again."
             )
-        self.probe, self.history, self.tolerance = probe, found, tolerance
-        return found
+        self.probe, self.history, self.tolerance = probe, record, tolerance
+        return record
 
     def begin(
         self, loader: Iterable[Any], epochs: int | None, count: int, team: Team = ALONE, accumulate: int = 1

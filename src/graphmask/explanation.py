@@ -158,13 +158,13 @@ class Explanation(Retained):
         return certificate(self.divergence, self.tolerance, self.same_prediction, self.unrepaired, self.unseen)
 
     def __repr__(self) -> str:
-        kept = ", ".join(
+        shares = ", ".join(
             f"{name} {int(k)}/{int(c)}"
             for name, k, c in zip(self.sites, self.kept.sum(1), self.carried.sum(1), strict=True)
         )
-        kept = kept if self.features is None else f"{self.features}, {kept}"
+        shares = shares if self.features is None else f"{self.features}, {shares}"
         asked = "" if self.index is None else f"{rows_in_words(self.index)}: "
-        return f"Explanation({asked}{self.certificate}; kept {kept})"
+        return f"Explanation({asked}{self.certificate}; kept {shares})"
 
     def _repr_html_(self) -> str:
         """A card, for notebooks."""
@@ -204,7 +204,7 @@ class Explanation(Retained):
         """
         from torch_geometric.explain import Explanation as PygExplanation
 
-        found = PygExplanation(
+        converted = PygExplanation(
             edge_index=self.edge_index,
             edge_mask=self.scores.max(0).values if self.scores.shape[0] else self.scores.sum(0),
             site_mask=self.scores.t(),
@@ -213,8 +213,8 @@ class Explanation(Retained):
             prediction=self.original,
         )
         if self.features is not None and self.features.attribute == "x":
-            found.node_mask = self.features.scores.view(self.num_nodes, -1)
-        return found
+            converted.node_mask = self.features.scores.view(self.num_nodes, -1)
+        return converted
 
     def to_networkx(self) -> networkx.MultiDiGraph:
         """One edge per input edge, keyed by its position, with ``kept`` and ``scores`` by site name."""

@@ -166,8 +166,8 @@ def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
 
 def _check_header(header: dict[str, str], path: Path, kind: str) -> None:
     if header.get("graphmask") != kind:
-        found = header.get("graphmask")
-        what = f"a GraphMask {found}" if found else "a safetensors file of another program"
+        actual = header.get("graphmask")
+        what = f"a GraphMask {actual}" if actual else "a safetensors file of another program"
         raise GraphMaskError(f"Expected a GraphMask {kind} at {path}, found {what}.")
     if header.get("version") != str(VERSION):
         raise GraphMaskError(

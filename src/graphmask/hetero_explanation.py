@@ -32,15 +32,15 @@ TYPE_NAMES = "edge_type_names"
 def notes(batch: Any, count: int) -> list[dict[str, Any]]:
     """Notes on the graphs of a batch, one dictionary per graph: names of edge types, SMILES."""
     names = getattr(batch, "_edge_type_names", None)  # of HeteroData.to_homogeneous()
-    found: list[dict[str, Any]] = [
+    per_graph: list[dict[str, Any]] = [
         {} if not names else {TYPE_NAMES: [" ".join(kind) for kind in names]} for _ in range(count)
     ]
     smiles = getattr(batch, "smiles", None)  # of torch_geometric.utils.from_smiles()
     texts = [smiles] if isinstance(smiles, str) else smiles
     if isinstance(texts, list) and len(texts) == count and all(isinstance(text, str) for text in texts):
-        for own, text in zip(found, texts, strict=True):
+        for own, text in zip(per_graph, texts, strict=True):
             own["smiles"] = text
-    return found
+    return per_graph
 
 
 def nodes_by_type(batch: Any, split: Split) -> list[dict[str, int]]:
@@ -126,12 +126,12 @@ class HeteroExplanation(Explanation):
     @property
     def retained_by_type(self) -> dict[EdgeType, float]:
         """Share of gates that are open; of types that have any."""
-        found = {kind: self[kind] for kind in self.edge_types}
-        return {kind: edges.retained for kind, edges in found.items() if bool(edges.carried.any())}
+        by_type = {kind: self[kind] for kind in self.edge_types}
+        return {kind: edges.retained for kind, edges in by_type.items() if bool(edges.carried.any())}
 
     def __repr__(self) -> str:
-        kept = ", ".join(f"{' '.join(kind)} {share:.0%}" for kind, share in self.retained_by_type.items())
-        return f"Hetero{super().__repr__()[:-1]}; by type {kept})"
+        shares = ", ".join(f"{' '.join(kind)} {share:.0%}" for kind, share in self.retained_by_type.items())
+        return f"Hetero{super().__repr__()[:-1]}; by type {shares})"
 
     # Nodes -------------------------------------------------------------------------------------------------
 
@@ -208,16 +208,16 @@ class HeteroExplanation(Explanation):
         """PyG's own object: per edge type ``edge_mask`` [E_t] and ``site_mask`` [E_t, L_t]."""
         from torch_geometric.explain import HeteroExplanation as PygExplanation
 
-        found = PygExplanation(prediction=self.original)
+        converted = PygExplanation(prediction=self.original)
         for name, count in self.num_nodes_dict.items():
-            found[name].num_nodes = count
+            converted[name].num_nodes = count
         for kind in self.edge_types:
             part = self[kind]
-            found[kind].edge_index = part.edge_index
-            found[kind].edge_mask = part.scores.amax(0) if len(part.scores) else part.scores.sum(0)
-            found[kind].site_mask = part.scores.t()
-            found[kind].site_kept = part.kept.t()
-        return found
+            converted[kind].edge_index = part.edge_index
+            converted[kind].edge_mask = part.scores.amax(0) if len(part.scores) else part.scores.sum(0)
+            converted[kind].site_mask = part.scores.t()
+            converted[kind].site_kept = part.kept.t()
+        return converted
 
     def to_networkx(self) -> networkx.MultiDiGraph:
         """As of an `Explanation`; nodes are ``("paper", 3)``, edges have their type's three names as ``edge_type``."""

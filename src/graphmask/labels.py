@@ -16,13 +16,13 @@ def given(
     explanation: Explanation, node_labels: Sequence[str] | None, class_names: Sequence[str] | None
 ) -> dict[str, Any]:
     """The names that were passed to `explain`, as ``info`` has them."""
-    found = {}
+    names = {}
     if node_labels is not None:
-        found["node_labels"] = [str(label) for label in node_labels]
+        names["node_labels"] = [str(label) for label in node_labels]
     if class_names is not None:
-        found["classes"] = [str(name) for name in class_names]
-    check(found, explanation, "the data")
-    return found
+        names["classes"] = [str(name) for name in class_names]
+    check(names, explanation, "the data")
+    return names
 
 
 def check(info: Mapping[str, Any], explanation: Explanation, where: str) -> None:

@@ -79,9 +79,9 @@ class Team:
 
     def agree(self, what: dict[str, Any], advice: str) -> None:
         """Raise, in every process, unless all passed the same value."""
-        found = self.gather(what)
+        gathered = self.gather(what)
         for key in what:
-            values = [one[key] for one in found]
+            values = [one[key] for one in gathered]
             if any(value != values[0] for value in values):
                 shown = ", ".join(str(value)[:40] for value in values[:4]) + (", ..." if len(values) > 4 else "")
                 raise GraphMaskError(f"Expected the same {key} in all {self.size} processes, got {shown}. {advice}")
@@ -194,5 +194,5 @@ def _apart(loader: Iterable[Any], rank: int) -> Iterator[Any]:
 
 def in_order(team: Team, mine: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
     """What processes made of their batches, in the loader's order: batch ``n``, of ``sizes[n]``, was ``n % size``'s."""
-    found = [iter(theirs) for theirs in team.gather(list(mine))]
-    return [next(found[number % team.size]) for number, size in enumerate(sizes) for _ in range(size)]
+    streams = [iter(theirs) for theirs in team.gather(list(mine))]
+    return [next(streams[number % team.size]) for number, size in enumerate(sizes) for _ in range(size)]

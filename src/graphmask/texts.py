@@ -42,8 +42,8 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list | tuple):
         if not value or isinstance(value[0], bool | float):  # numbers, of which there are many
             return value
-        found = [_cleaned(one) for one in value]
-        return type(value)(*found) if hasattr(value, "_fields") else type(value)(found)
+        items = [_cleaned(one) for one in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, Mapping):
         return {_cleaned(key): _cleaned(one) for key, one in value.items()}
     if is_dataclass(value) and not isinstance(value, type):

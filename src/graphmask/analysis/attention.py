@@ -44,8 +44,8 @@ def heads(explanations: Iterable[Explanation]) -> polars.DataFrame:
     rows = [(layer, head, count, kept[layer, head]) for (layer, head), count in counts.items()]
     frame = table({"layer": int, "head": int, "edges": int, "kept": int}, rows).sort("layer", "head")
     pl = load_polars()
-    found: polars.DataFrame = frame.with_columns((pl.col("kept") / pl.col("edges")).alias("probability"))
-    return found
+    shares: polars.DataFrame = frame.with_columns((pl.col("kept") / pl.col("edges")).alias("probability"))
+    return shares
 
 
 def kinds(explanations: Iterable[Explanation]) -> polars.DataFrame:
@@ -110,7 +110,7 @@ def kind_of(explanation: Explanation) -> Tensor:
         "next": sender == receiver + 1,
         "word": same_word,
     }
-    found = torch.full_like(sender, KINDS.index("elsewhere"))
+    kind = torch.full_like(sender, KINDS.index("elsewhere"))
     for name, here in reversed(fits.items()):
-        found[here] = KINDS.index(name)
-    return found
+        kind[here] = KINDS.index(name)
+    return kind

@@ -115,10 +115,10 @@ def tolerance_curve(
 def _checked(by: str, levels: Sequence[float]) -> list[float]:
     if by not in {"threshold", "fraction"}:
         raise GraphMaskError(f"Expected by to be 'threshold' or 'fraction', got {by!r}.")
-    found = [float(level) for level in levels]
-    if not found or (by == "fraction" and any(not 0 <= level <= 1 for level in found)):
-        raise GraphMaskError(f"Expected levels, and fractions from 0 to 1, got {found}.")
-    return found
+    numbers = [float(level) for level in levels]
+    if not numbers or (by == "fraction" and any(not 0 <= level <= 1 for level in numbers)):
+        raise GraphMaskError(f"Expected levels, and fractions from 0 to 1, got {numbers}.")
+    return numbers
 
 
 def _sweep(case: Case, choice: Choice, by: str, levels: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,8 +132,8 @@ def _sweep(case: Case, choice: Choice, by: str, levels: Sequence[float]) -> tupl
             yield gates
 
     outputs = run_each(case, cuts(), choice.baselines)
-    found = [(case.distance(output).clamp_min(0), case.flips(output)) for output in outputs]
-    parts = sizes, [distance for distance, _ in found], [flips for _, flips in found]
+    measured = [(case.distance(output).clamp_min(0), case.flips(output)) for output in outputs]
+    parts = sizes, [distance for distance, _ in measured], [flips for _, flips in measured]
     kept, distances, changed = (torch.stack(part).cpu().double() for part in parts)
     return kept, distances, changed
 

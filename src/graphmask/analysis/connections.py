@@ -41,8 +41,8 @@ def connections(
         arriving = block.kept & end[block.target]
         on = edges_on_paths_of(block, sources, targets, persist)
         count = block.graphs
-        found = torch.stack([_graphs(gates, block.graph, count) for gates in (leaving, arriving, on)])
-        sums = found if sums is None else sums + found
+        block_sums = torch.stack([_graphs(gates, block.graph, count) for gates in (leaving, arriving, on)])
+        sums = block_sums if sums is None else sums + block_sums
         graphs += count
     assert sums is not None
     layers = sums.shape[1] - 1

@@ -177,14 +177,14 @@ def _overlaps(
     A join is a pair of nodes together with a type of which an edge joins it.
     """
     edges = block.carried[layer].nonzero().view(-1)
-    source, target, kept = block.source[layer, edges], block.target[layer, edges], block.kept[layer, edges]
+    source, target, is_kept = block.source[layer, edges], block.target[layer, edges], block.kept[layer, edges]
     if not directed:
         source, target = torch.minimum(source, target), torch.maximum(source, target)
     pair = (source * block.num_nodes + target).unique(return_inverse=True)[1]
     types, kind = block.edge_type[edges].unique(return_inverse=True)
     joins, join = (pair * len(types) + kind).unique(return_inverse=True)
     every = torch.bincount(join, minlength=len(joins))
-    retained = torch.bincount(join[kept], minlength=len(joins))
+    retained = torch.bincount(join[is_kept], minlength=len(joins))
     first, second = _same_pair(joins // max(len(types), 1))
     kinds = joins % max(len(types), 1)
     codes = kinds[first] * len(types) + kinds[second]
@@ -203,7 +203,7 @@ def _overlaps(
     add(False, False)
     for (number,), count in tally(kind):
         sizes[layer, names[number], False] += count
-    for (number,), count in tally(kind[kept]):
+    for (number,), count in tally(kind[is_kept]):
         sizes[layer, names[number], True] += count
 
 

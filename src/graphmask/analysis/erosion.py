@@ -93,12 +93,12 @@ def _summary(
         for measure, value in tally.means().items():
             values.setdefault((part, fraction, measure), []).append(value)
     rows = []
-    for (part, fraction, measure), found in values.items():
-        mean, low, high = mean_interval(found)
+    for (part, fraction, measure), draws in values.items():
+        mean, low, high = mean_interval(draws)
         if fraction in (0, 1):
             low = high = mean
         some = shares[part, fraction]
-        rows.append((part, fraction, sum(some) / len(some), measure, mean, low, high, len(found)))
+        rows.append((part, fraction, sum(some) / len(some), measure, mean, low, high, len(draws)))
     columns = {"dropped": str, "fraction": float, "open": float, "measure": str}
     return table(columns | {"mean": float, "low": float, "high": float, "draws": int}, rows)
 

@@ -101,10 +101,10 @@ def characterisation(
         raise GraphMaskError(f"Expected a weight from 0 to 1, got {weight!r}.")
     values, sites = _measure(method, loader, explanations, (KEPT, DROPPED), replaced_by, allow_infeasible)
     rows = []
-    for (side, instead, layer), found in values.items():
+    for (side, instead, layer), shares in values.items():
         for measure in ("flips", "beyond"):
-            if side == KEPT and measure in found:
-                enough, needed = found[measure], values[DROPPED, instead, layer][measure]
+            if side == KEPT and measure in shares:
+                enough, needed = shares[measure], values[DROPPED, instead, layer][measure]
                 score = harmonic(needed, 1 - enough, weight)
                 rows.append((layer, _name(sites, layer), instead, measure, needed, enough, score))
     columns = {"layer": int, "site": str, "replaced_by": str, "measure": str}
@@ -128,8 +128,8 @@ def _one_side(
     values, sites = _measure(method, loader, explanations, (side,), replaced_by, allow_infeasible)
     rows = [
         (layer, _name(sites, layer), instead, measure, value)
-        for (_, instead, layer), found in values.items()
-        for measure, value in found.items()
+        for (_, instead, layer), by_measure in values.items()
+        for measure, value in by_measure.items()
     ]
     return table({"layer": int, "site": str, "replaced_by": str, "measure": str, "value": float}, rows)
 
@@ -147,11 +147,11 @@ def _measure(
         raise GraphMaskError(f"Expected replaced_by to be some of 'baseline' and 'zero', got {replaced_by!r}.")
     sums: _Values = {}
     sites: tuple[str, ...] = ()
-    rows = 0
+    row_count = 0
     with studied(method, loader, allow_infeasible, explanations) as cases:
         for case, choice in cases:
             sites = tuple(site.name for site in case.trace.sites)
-            rows += case.trace.output.shape[0]
+            row_count += case.trace.output.shape[0]
             for side in sides:
                 for instead in replaced_by:
                     baselines = case.zeros() if instead == ZERO else choice.baselines
@@ -160,8 +160,8 @@ def _measure(
                         total = sums.setdefault((side, instead, layer), {})
                         for measure, value in _rows(case, output).items():
                             total[measure] = total.get(measure, 0.0) + float(double(value).sum())
-    for found in sums.values():
-        found.update({measure: value / max(rows, 1) for measure, value in found.items()})
+    for totals in sums.values():
+        totals.update({measure: value / max(row_count, 1) for measure, value in totals.items()})
     return sums, sites
 
 
@@ -178,10 +178,10 @@ def _gates(case: Case, choice: Choice, side: str) -> Iterator[Tensor]:
 
 def _rows(case: Case, output: Tensor) -> dict[str, Tensor]:
     distance = case.divergence(case.trace.output, output).clamp_min(0)
-    found = {"divergence": distance, "beyond": distance > case.tolerance}
+    values = {"divergence": distance, "beyond": distance > case.tolerance}
     if case.divergence.has_classes:
-        found["flips"] = case.divergence.flips(case.trace.output, output)
-    return found
+        values["flips"] = case.divergence.flips(case.trace.output, output)
+    return values
 
 
 def _name(sites: tuple[str, ...], layer: int | None) -> str | None:

@@ -97,12 +97,12 @@ def _part(kept: Tensor, scores: Tensor, truth: Tensor, layer: int | None) -> tup
 
 
 def _figures(kept: Tensor, scores: Tensor, truth: Tensor) -> tuple[float | None, ...]:
-    found = Agreement.of(kept, truth)
+    agreement = Agreement.of(kept, truth)
     some, wanted = bool(kept.any()), bool(truth.any())
     return (
-        found.precision / 100 if some else None,
-        found.recall / 100 if wanted else None,
-        found.f1 / 100 if some or wanted else None,
+        agreement.precision / 100 if some else None,
+        agreement.recall / 100 if wanted else None,
+        agreement.f1 / 100 if some or wanted else None,
         area(scores, truth) if wanted and not bool(truth.all()) else None,
     )
 
@@ -186,6 +186,6 @@ def _against(
     except ImportError:
         return [(name, None, "needs torchmetrics; ground_truth does not") for name in METRICS]
     pairs = zip(explanations, gold, strict=True)
-    found = [metric.groundtruth_metrics(explanation.edge_mask, answer.long()) for explanation, answer in pairs]
-    means = [sum(column) / len(found) for column in zip(*found, strict=True)]
+    figures = [metric.groundtruth_metrics(explanation.edge_mask, answer.long()) for explanation, answer in pairs]
+    means = [sum(column) / len(figures) for column in zip(*figures, strict=True)]
     return [(name, value, "edge_mask above 1/2 counts as kept") for name, value in zip(METRICS, means, strict=True)]

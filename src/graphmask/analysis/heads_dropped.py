@@ -122,8 +122,8 @@ def _figures(case: Case, gates: Tensor, baselines: Any, tolerance: float) -> Ten
     """[3] sums over sentences: divergence, flips, how many are within tolerance."""
     output = case.run(gates, baselines)
     distance = case.distance(output).double()
-    found = torch.stack([distance, case.flips(output).double(), (distance <= tolerance).double()])
-    return found.sum(1).cpu()
+    figures = torch.stack([distance, case.flips(output).double(), (distance <= tolerance).double()])
+    return figures.sum(1).cpu()
 
 
 def _order(shares: Tensor) -> list[tuple[int, int]]:

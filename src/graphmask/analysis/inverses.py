@@ -36,8 +36,8 @@ def inverses(explanations: Iterable[Explanation], inverse_types: Mapping[int, in
     """
     counts: Tensor | None = None
     for block in side_by_side(explanations):
-        found = torch.tensor([_counts(block, layer, inverse_types) for layer in range(block.sites)]).view(-1, 4)
-        counts = found if counts is None else counts + found
+        block_counts = torch.tensor([_counts(block, layer, inverse_types) for layer in range(block.sites)]).view(-1, 4)
+        counts = block_counts if counts is None else counts + block_counts
     assert counts is not None
     rows = []
     for layer, (kept, both, edges, back) in enumerate([*counts.tolist(), counts.sum(0).tolist()]):
@@ -51,12 +51,12 @@ def _counts(block: Block, layer: int, inverse_types: Mapping[int, int] | None) -
     """Numbers of kept edges, kept edges whose inverse is kept, all edges, and all edges that have an inverse."""
     source, target = block.source[layer], block.target[layer]
     edges = (block.carried[layer] & (source != target)).nonzero().view(-1)
-    source, target, kept = source[edges], target[edges], block.kept[layer, edges]
+    source, target, is_kept = source[edges], target[edges], block.kept[layer, edges]
     there, back = source * block.num_nodes + target, target * block.num_nodes + source
     if inverse_types is not None:
         there, back = _typed(there, back, block.edge_type[edges], inverse_types)
-    both = kept & torch.isin(back, there[kept])
-    return [int(kept.sum()), int(both.sum()), len(edges), int(torch.isin(back, there).sum())]
+    both = is_kept & torch.isin(back, there[is_kept])
+    return [int(is_kept.sum()), int(both.sum()), len(edges), int(torch.isin(back, there).sum())]
 
 
 def _typed(there: Tensor, back: Tensor, kind: Tensor, inverse_types: Mapping[int, int]) -> tuple[Tensor, Tensor]:

@@ -93,8 +93,8 @@ def attribution_by_layer(methods: Mapping[str, Iterable[Explanation]]) -> polars
         for block in side_by_side(explanations):
             kept = _per_graph(block, block.kept.double())
             mass = _per_graph(block, block.scores.double().abs() * block.carried)
-            found = torch.stack([kept.sum(1), mass.sum(1), *_shares(kept), *_shares(mass)])
-            sums = found if sums is None else sums + found
+            block_sums = torch.stack([kept.sum(1), mass.sum(1), *_shares(kept), *_shares(mass)])
+            sums = block_sums if sums is None else sums + block_sums
         assert sums is not None
         kept, mass, kept_shares, with_kept, mass_shares, with_mass = sums.tolist()
         for layer in range(len(kept)):
@@ -130,12 +130,12 @@ def attribution_levels(
         sums: Tensor | None = None  # [4, levels, L]
         for block in side_by_side(explanations):
             sent = _per_graph(block, block.carried.double())
-            found = []
+            by_level = []
             for level in levels:
                 above = _per_graph(block, (block.carried & (block.scores > level)).double())
                 each = (above / sent.clamp_min(1)).sum(1)
-                found.append(torch.stack([above.sum(1), sent.sum(1), each, (sent > 0).double().sum(1)]))
-            sums = torch.stack(found, 1) if sums is None else sums + torch.stack(found, 1)
+                by_level.append(torch.stack([above.sum(1), sent.sum(1), each, (sent > 0).double().sum(1)]))
+            sums = torch.stack(by_level, 1) if sums is None else sums + torch.stack(by_level, 1)
         assert sums is not None
         for layer in range(sums.shape[2]):
             for number, level in enumerate(levels):

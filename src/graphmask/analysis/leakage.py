@@ -99,11 +99,11 @@ def baseline_leakage(
             labels.append(_classes(case))
             carried, owner = case.trace.carried, case.split.edge_graph
             outputs.append(_only_baselines(case, choice, choice.kept))
-            for found in shuffled:
-                found.append(_only_baselines(case, choice, shuffle(choice.kept, carried, owner, generator)))
+            for parts in shuffled:
+                parts.append(_only_baselines(case, choice, shuffle(choice.kept, carried, owner, generator)))
             if sum(map(len, labels)) >= most:
                 break
-    matrices = [torch.cat(found)[:most].cpu().double() for found in (outputs, *shuffled)]
+    matrices = [torch.cat(parts)[:most].cpu().double() for parts in (outputs, *shuffled)]
     return _compare(matrices[0], matrices[1:], torch.cat(labels)[:most].cpu(), seed)
 
 
@@ -153,13 +153,13 @@ def _label(explanation: Explanation, label: Callable[[Explanation], int] | None)
 def shuffle(kept: Tensor, carried: Tensor, graph: Tensor, generator: torch.Generator) -> Tensor:
     """The mask with each layer's gates in random order within each graph; nothing is kept where nothing is sent."""
     mixed = torch.zeros_like(kept)
-    for row, sent, found in zip(kept, carried, mixed, strict=True):
+    for row, sent, mixed_row in zip(kept, carried, mixed, strict=True):
         edges = sent.nonzero().view(-1)
         edges = edges[graph[edges].argsort(stable=True)]
         random = torch.rand(len(edges), generator=generator, dtype=torch.double)
         order = random.argsort().to(kept.device)
         order = order[graph[edges][order].argsort(stable=True)]
-        found[edges[order]] = row[edges]
+        mixed_row[edges[order]] = row[edges]
     return mixed
 
 
@@ -174,10 +174,10 @@ class _Features:
     def add(self, block: Block, kept: Tensor) -> None:
         layer, edge = block.carried.nonzero().t()
         graph, kind, open_ = block.graph[edge] + self.graphs, block.edge_type[edge], kept[layer, edge]
-        rows, cell = torch.stack([graph, layer, kind]).unique(dim=1, return_inverse=True)
-        counts = torch.zeros(2, rows.shape[1], dtype=torch.double)
+        cells, cell = torch.stack([graph, layer, kind]).unique(dim=1, return_inverse=True)
+        counts = torch.zeros(2, cells.shape[1], dtype=torch.double)
         counts = counts.index_add(1, cell, torch.stack([torch.ones_like(open_), open_]).double())
-        self.parts.append((rows[0], rows[1], rows[2], counts))
+        self.parts.append((cells[0], cells[1], cells[2], counts))
         self.graphs += block.graphs
         self.layers = block.sites
 
@@ -202,8 +202,8 @@ def _compare(features: Tensor, shuffled: Sequence[Tensor], labels: Tensor, seed:
     folds = list(_folds(len(labels), seed))
     rows = [("mask", _accuracy(features, labels, len(classes), folds))]
     if shuffled:
-        found = [_accuracy(matrix, labels, len(classes), folds) for matrix in shuffled]
-        rows.append(("shuffled mask", sum(found) / len(found)))
+        accuracies = [_accuracy(matrix, labels, len(classes), folds) for matrix in shuffled]
+        rows.append(("shuffled mask", sum(accuracies) / len(accuracies)))
     rows.append(("none", _accuracy(features[:, :0], labels, len(classes), folds)))
     columns = {"features": str, "accuracy": float, "low": float, "high": float, "examples": int}
     return table(columns, [(name, value, *share_interval(value, len(labels)), len(labels)) for name, value in rows])

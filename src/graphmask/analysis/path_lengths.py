@@ -86,9 +86,9 @@ def kept_by_distance(
     """
     counts: dict[tuple[str | None, int], list[int]] = {}
     for name, _, retained, distance in _pairs(explanations, sources, targets, group, positions, persist):
-        found = counts.setdefault((name, distance), [0, 0])
-        found[0] += 1
-        found[1] += retained > 0
+        tally = counts.setdefault((name, distance), [0, 0])
+        tally[0] += 1
+        tally[1] += retained > 0
     rows = [(*key, paths, retained, retained / paths) for key, (paths, retained) in counts.items()]
     columns = {"group": str, "distance": int, "paths": int, "retained": int, "share": float}
     return table(columns, rows).sort("group", "distance")

@@ -75,19 +75,19 @@ def list_paths(
         useful = before[layer][ends[1]] > 0  # some path arrives there, or begins
         for hop in zip(*(column[useful].tolist() for column in (sites, *ends)), strict=True):
             incoming.setdefault((layer, hop[-1]), []).append(Hop(*hop))
-    found: list[tuple[Hop, ...]] = []
+    paths: list[tuple[Hop, ...]] = []
     layers = layers_of(explanation.structure)
     last = layers[-1] + 1 if layers else 0
     nodes = range(number_of_nodes(explanation)) if targets is None else sorted(set(nodes_of(explanation, targets)))
     stack: list[tuple[int, int, tuple[Hop, ...]]] = [(last, node, ()) for node in reversed(nodes)]
-    while stack and len(found) < limit:
+    while stack and len(paths) < limit:
         layer, node, tail = stack.pop()
         below = range(layer) if persist else range(max(layer - 1, 0), layer)
         hops = [hop for k in below for hop in incoming.get((k, node), ())]
         stack += [(layers[hop.site], hop.source, (hop, *tail)) for hop in reversed(hops)]
         if tail and (not hops if starts is None else node in starts):
-            found.append(tail)
-    return sorted(found, key=len, reverse=True)
+            paths.append(tail)
+    return sorted(paths, key=len, reverse=True)
 
 
 def _hops(explanation: Explanation) -> list[tuple[Array, Array, Array, Array]]:
@@ -95,13 +95,13 @@ def _hops(explanation: Explanation) -> list[tuple[Array, Array, Array, Array]]:
     edge_index, kept = explanation.edge_index.cpu().numpy(), explanation.kept.cpu().numpy()
     structure = explanation.structure
     layers = np.array(layers_of(structure), dtype=int)
-    found = []
+    hops = []
     for layer in range(len({*layers.tolist()})):
-        rows = np.flatnonzero(layers == layer)
-        at, edges = kept[rows].nonzero()
-        source, target = edge_index[::-1, edges] if structure[rows[0]].reverse else edge_index[:, edges]
-        found.append((rows[at], edges, source, target))
-    return found
+        sites = np.flatnonzero(layers == layer)
+        at, edges = kept[sites].nonzero()
+        source, target = edge_index[::-1, edges] if structure[sites[0]].reverse else edge_index[:, edges]
+        hops.append((sites[at], edges, source, target))
+    return hops
 
 
 def _arrivals(explanation: Explanation, sources: Sequence[int] | None, persist: bool) -> tuple[list[Array], Array]:
@@ -150,8 +150,8 @@ def edges_on_paths(
     counts: Tensor | None = None
     for block in side_by_side(explanations):
         lie = edges_on_paths_of(block, sources, targets, persist)
-        found = torch.stack([block.kept.sum(1), lie.sum(1)], 1)
-        counts = found if counts is None else counts + found
+        block_counts = torch.stack([block.kept.sum(1), lie.sum(1)], 1)
+        counts = block_counts if counts is None else counts + block_counts
     assert counts is not None
     rows = [
         (layer if layer < len(counts) else None, kept, on, share(on, kept))

@@ -244,11 +244,11 @@ def _left_out(case: Case, beta: float, generator: torch.Generator) -> Tensor:
 def _again(loader: Iterable[Any]) -> Iterator[Any]:
     """The batches of a loader, pass after pass; ends with a loader that has none."""
     while True:
-        found = False
+        any_batch = False
         for batch in loader:
-            found = True
+            any_batch = True
             yield batch
-        if not found:
+        if not any_batch:
             return
 
 
@@ -306,13 +306,13 @@ def _draws(case: Case, removal: Tensor, samples: int, seed: int) -> Iterator[Ten
 def _changes(case: Case, target: Tensor, output: Tensor) -> dict[str, Tensor]:
     """[rows] how much less the output supports the target's prediction than that of the whole graph, by measure."""
     divergence, whole = case.divergence, case.trace.output
-    found: dict[str, Tensor] = {}
+    changes: dict[str, Tensor] = {}
     if divergence.has_classes:
-        found[ACCURACY] = double(divergence.flips(target, output)) - double(divergence.flips(target, whole))
+        changes[ACCURACY] = double(divergence.flips(target, output)) - double(divergence.flips(target, whole))
     before = confidence(divergence, target, whole)
     if before is not None:
         after = confidence(divergence, target, output)
         assert after is not None
-        found[PROBABILITY] = double(before) - double(after)
-    found[DIVERGENCE] = divergence(whole, output).clamp_min(0)
-    return found
+        changes[PROBABILITY] = double(before) - double(after)
+    changes[DIVERGENCE] = divergence(whole, output).clamp_min(0)
+    return changes

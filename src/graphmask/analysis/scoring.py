@@ -67,22 +67,22 @@ class _Made:
 
     def choice(self, case: Case, where: str) -> Choice:
         edges, split = case.trace.edge_index, case.split
-        found: list[Explanation] = []
-        while self.next is not None and len(found) < split.count:
-            found.append(self.next)
+        explanations: list[Explanation] = []
+        while self.next is not None and len(explanations) < split.count:
+            explanations.append(self.next)
             self.next = next(self.rest, None)
         order = split.edge_graph.argsort(stable=True)
         local = split.within(edges)
-        ends = torch.cat([e.edge_index for e in found], 1) if found else edges[:, :0]
-        if len(found) < split.count or not torch.equal(ends, local[:, order]):
+        ends = torch.cat([e.edge_index for e in explanations], 1) if explanations else edges[:, :0]
+        if len(explanations) < split.count or not torch.equal(ends, local[:, order]):
             raise GraphMaskError(
                 f"Expected one explanation for each of the {split.count} graph(s) of {where}, with its edges, in the "
-                f"order of the loader, got {len(found)} that do not fit. Pass the batches that were explained."
+                f"order of the loader, got {len(explanations)} that do not fit. Pass the batches that were explained."
             )
         kept, scores = torch.empty_like(case.trace.carried), torch.empty_like(case.trace.values)
-        kept[:, order] = torch.cat([e.kept for e in found], 1)
-        scores[:, order] = torch.cat([e.scores for e in found], 1).to(scores.dtype)
-        baselines = [torch.stack(some) for some in zip(*(e.baselines for e in found), strict=True)]
+        kept[:, order] = torch.cat([e.kept for e in explanations], 1)
+        scores[:, order] = torch.cat([e.scores for e in explanations], 1).to(scores.dtype)
+        baselines = [torch.stack(some) for some in zip(*(e.baselines for e in explanations), strict=True)]
         same = [bool((some == some[0]).all()) for some in baselines]
         return Choice(scores, kept, [b[0] if s else b for b, s in zip(baselines, same, strict=True)])
 
@@ -142,15 +142,15 @@ def measures(case: Case, output: Tensor, score: Score | None) -> dict[str, tuple
                 f"Expected the score to be one number or one per output row ({rows}), got shape {tuple(value.shape)}."
             )
         return {"score": (float(value) * rows, rows)}
-    found: dict[str, tuple[float, float]] = {}
+    sums: dict[str, tuple[float, float]] = {}
     divergence = case.divergence
     if divergence.has_classes:
-        found["agreement"] = rows - float(divergence.flips(case.trace.output, output).sum()), rows
+        sums["agreement"] = rows - float(divergence.flips(case.trace.output, output).sum()), rows
         right = _right(case, output)
         if right is not None:
-            found["accuracy"] = float(right.sum()), rows
-    found["divergence"] = float(double(divergence(case.trace.output, output)).sum()), rows
-    return found
+            sums["accuracy"] = float(right.sum()), rows
+    sums["divergence"] = float(double(divergence(case.trace.output, output)).sum()), rows
+    return sums
 
 
 def _right(case: Case, output: Tensor) -> Tensor | None:

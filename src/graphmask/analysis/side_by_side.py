@@ -101,10 +101,10 @@ class Block:
         layers = layers_of(structure)
         if len(layers) > 1 and layers[-1] + 1 < len(layers):
             # Sites that send at the same time, each along edge types of its own, are one layer: no edge is in two.
-            rows = torch.tensor(layers)[:, None].expand(-1, kept.shape[1])
+            to_layer = torch.tensor(layers)[:, None].expand(-1, kept.shape[1])
             empty = torch.zeros(layers[-1] + 1, kept.shape[1], dtype=torch.long)
-            kept, carried = (empty.scatter_add(0, rows, value.long()) > 0 for value in (kept, carried))
-            scores = empty.to(scores.dtype).scatter_add(0, rows, scores)
+            kept, carried = (empty.scatter_add(0, to_layer, value.long()) > 0 for value in (kept, carried))
+            scores = empty.to(scores.dtype).scatter_add(0, to_layer, scores)
         first = [layers.index(layer) for layer in range(len(kept))]
         reverse = torch.tensor([structure[site].reverse for site in first], dtype=torch.long)
         ends = both[reverse], both[1 - reverse]
@@ -161,8 +161,8 @@ def none_found() -> GraphMaskError:
 def check_same_sites(first: Explanation | Block, other: Explanation | Block) -> None:
     if first.structure is other.structure:
         return
-    expected, found = ([(site.name, site.reverse) for site in e.structure] for e in (first, other))
-    if expected != found:
+    expected, given = ([(site.name, site.reverse) for site in e.structure] for e in (first, other))
+    if expected != given:
         names = [", ".join(site.name for site in e.structure) for e in (first, other)]
         raise GraphMaskError(
             f"Expected explanations of one model, with sites {names[0]}, got one with {names[1]}. Analyse each model's "
@@ -194,9 +194,9 @@ def look_up(explanation: Explanation, key: Key) -> Any:
 
 def nodes_of(explanation: Explanation, which: Nodes) -> list[int]:
     """Node numbers within one graph."""
-    found = look_up(explanation, which) if isinstance(which, str) or callable(which) else which
-    found = found.tolist() if isinstance(found, Tensor) else found
-    nodes = [found] if isinstance(found, int) else [int(node) for node in found]
+    chosen = look_up(explanation, which) if isinstance(which, str) or callable(which) else which
+    chosen = chosen.tolist() if isinstance(chosen, Tensor) else chosen
+    nodes = [chosen] if isinstance(chosen, int) else [int(node) for node in chosen]
     count = number_of_nodes(explanation)
     wrong = [node for node in nodes if not 0 <= node < count]
     if wrong:

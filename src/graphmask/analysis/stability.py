@@ -74,11 +74,11 @@ def stability(fits: Sequence[Iterable[Explanation]]) -> polars.DataFrame:
                 raise _different()
         kept = torch.stack([block.kept for block in blocks])  # [n, L, E]
         votes = kept.sum(0)
-        found = torch.stack(
+        block_histogram = torch.stack(
             [torch.bincount(v[c], minlength=len(fits) + 1) for v, c in zip(votes, first.carried, strict=True)]
         )
         both = kept.double().transpose(0, 1) @ kept.double().permute(1, 2, 0)
-        histogram = found if histogram is None else histogram + found
+        histogram = block_histogram if histogram is None else histogram + block_histogram
         common = both if common is None else common + both
     assert histogram is not None
     assert common is not None
