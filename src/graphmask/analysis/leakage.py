@@ -185,11 +185,11 @@ class _Features:
         graph, layer, kind = (torch.cat([part[number] for part in self.parts]) for number in range(3))
         counts = torch.cat([part[3] for part in self.parts], 1)
         types, kind = kind.unique(return_inverse=True)
-        sent, kept = torch.zeros(2, self.graphs, self.layers, max(len(types), 1), dtype=torch.double)
-        sent[graph, layer, kind], kept[graph, layer, kind] = counts
+        sent, opened = torch.zeros(2, self.graphs, self.layers, max(len(types), 1), dtype=torch.double)
+        sent[graph, layer, kind], opened[graph, layer, kind] = counts
         # All types together are one more.
-        sent, kept = (torch.cat([part, part.sum(2, keepdim=True)], 2) for part in (sent, kept))
-        return torch.stack([kept, kept / sent.clamp_min(1), kept / kept[:, :, -1:].clamp_min(1)], 3).flatten(1)
+        sent, opened = (torch.cat([part, part.sum(2, keepdim=True)], 2) for part in (sent, opened))
+        return torch.stack([opened, opened / sent.clamp_min(1), opened / opened[:, :, -1:].clamp_min(1)], 3).flatten(1)
 
 
 # The probe -------------------------------------------------------------------------------------------------------

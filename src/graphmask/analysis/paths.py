@@ -92,13 +92,13 @@ def list_paths(
 
 def _hops(explanation: Explanation) -> list[tuple[Array, Array, Array, Array]]:
     """Per layer the sites at which edges are kept, the edges, their senders and receivers."""
-    edge_index, kept = explanation.edge_index.cpu().numpy(), explanation.kept.cpu().numpy()
+    edge_index, is_kept = explanation.edge_index.cpu().numpy(), explanation.kept.cpu().numpy()
     structure = explanation.structure
     layers = np.array(layers_of(structure), dtype=int)
     hops = []
     for layer in range(len({*layers.tolist()})):
         sites = np.flatnonzero(layers == layer)
-        at, edges = kept[sites].nonzero()
+        at, edges = is_kept[sites].nonzero()
         source, target = edge_index[::-1, edges] if structure[sites[0]].reverse else edge_index[:, edges]
         hops.append((sites[at], edges, source, target))
     return hops
