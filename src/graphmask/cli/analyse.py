@@ -34,11 +34,11 @@ def analyse(
             f"{folder}. Try: graphmask run; or compare your own fits with graphmask.analysis.stability."
         )
     with one_thread(run is None or run.study.one_thread):
-        found = collect(run.study.tables(run, fits) if run else everything.of_store(store.open(folder)))
-    write_tables(folder, found, rows)
+        tables = collect(run.study.tables(run, fits) if run else everything.of_store(store.open(folder)))
+    write_tables(folder, tables, rows)
     if json is None:
         return
     if run is None:
-        return write_json(json, {table.name: table.for_json() for table in found})
+        return write_json(json, {table.name: table.for_json() for table in tables})
     others: dict[str, Any] = read_json(json) if run.study.side_by_side and json.exists() else {}
-    write_json(json, {**others, **run.study.summary(run, found)})
+    write_json(json, {**others, **run.study.summary(run, tables)})

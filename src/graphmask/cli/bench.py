@@ -62,7 +62,7 @@ def small(
     show(
         f"{figures['nodes']} nodes, {figures['edges']} edges, {figures['layers']} layers, one thread",
         ["model", "explain / forward", "fit step / training step", "explain, ms", "forward, ms"],
-        [[name, *found.values()] for name, found in figures["models"].items()],
+        [[name, *costs.values()] for name, costs in figures["models"].items()],
     )
     header = ["method", "first explanation, s", "each one after, ms"]
     show(f"{figures['first']['model']}, one answer per graph, CPU time", header, first.rows(figures["first"]))
@@ -95,12 +95,12 @@ def scale(
         header = ["processes", "s per fit step", "speed-up", "s per explained graph", "speed-up"]
         show("several processes, one thread each", header, process_rows(figures))
     if "store" in wanted:
-        found = figures["store"]
+        stored = figures["store"]
         show(
-            f"{found['rows']['rows']:,} rows of edges, {found['rows']['disk_mb']:.0f} MB on disk",
-            *rows_of(found["rows"]),
+            f"{stored['rows']['rows']:,} rows of edges, {stored['rows']['disk_mb']:.0f} MB on disk",
+            *rows_of(stored["rows"]),
         )
-        show(f"explain_all on {found['load']['graphs']:,} star graphs", *load.rows(found["load"]))
+        show(f"explain_all on {stored['load']['graphs']:,} star graphs", *load.rows(stored["load"]))
     write_json(json, figures)
 
 
@@ -210,13 +210,13 @@ def matrix(json: Json = None) -> None:
     """Peak memory of gates over adjacency matrices, beside 4 B (R N^2 + R N D) bytes and a message per entry."""
     from graphmask.experiments.bench.matrix import measure
 
-    found = measure()
+    peaks = measure()
     show(
         "bilinear gates: peak memory, two graphs, four relations, 64 channels",
         ["nodes", "MB", "with gradients", "over 4 B (R N^2 + R N D)", "with gradients", "over a message per entry"],
-        [[row["nodes"], row["call"] / 1e6, row["step"] / 1e6, *(row[key] for key in SHARES)] for row in found],
+        [[row["nodes"], row["call"] / 1e6, row["step"] / 1e6, *(row[key] for key in SHARES)] for row in peaks],
     )
-    write_json(json, {"rows": found})
+    write_json(json, {"rows": peaks})
 
 
 @app.command("transformer")
@@ -230,24 +230,24 @@ def transformer(
     from graphmask.experiments.bench.transformer import measure
     from graphmask.tapping.attention import check_heads
 
-    found = measure(rounds, steps, check_heads(heads))
+    figures = measure(rounds, steps, check_heads(heads))
     show(
-        f"{found['sentences']} sentences of {found['tokens']} tokens, eager attention, heads {heads}",
+        f"{figures['sentences']} sentences of {figures['tokens']} tokens, eager attention, heads {heads}",
         ["", "seconds", "forwards", "MB of new tensors", "over forward", "with the model's weights"],
         [
-            ["forward", found["forward"], 1.0, found["forward_bytes"] / 1e6, 1.0, 1.0],
+            ["forward", figures["forward"], 1.0, figures["forward_bytes"] / 1e6, 1.0, 1.0],
             [
                 "explain",
-                found["explain"],
-                found["explain_ratio"],
-                found["explain_bytes"] / 1e6,
-                found["memory"],
-                found["memory_with_parameters"],
+                figures["explain"],
+                figures["explain_ratio"],
+                figures["explain_bytes"] / 1e6,
+                figures["memory"],
+                figures["memory_with_parameters"],
             ],
-            ["a step of fit", found["step"], found["step_ratio"], "", "", ""],
+            ["a step of fit", figures["step"], figures["step_ratio"], "", "", ""],
         ],
     )
-    write_json(json, found)
+    write_json(json, figures)
 
 
 @app.command("leaderboard")
@@ -266,13 +266,13 @@ def leaderboard(
     from graphmask.experiments.bench.leaderboard.sets import SETS
     from graphmask.files import write_bytes
 
-    found = measure(
+    results = measure(
         sets.split(",") if sets else list(SETS), methods.split(",") if methods else list(INSTANCES), seeds, out
     )
-    write_bytes(out / "leaderboard.md", markdown(found).encode())
-    say(f"{out / 'leaderboard.md'}, {draw(found, out / 'leaderboard.svg')}")
-    say(f"GraphMask first or tied on {sum(map(first, found.values()))} of {len(found)} sets")
-    write_json(json or out / "leaderboard.json", figures(found))
+    write_bytes(out / "leaderboard.md", markdown(results).encode())
+    say(f"{out / 'leaderboard.md'}, {draw(results, out / 'leaderboard.svg')}")
+    say(f"GraphMask first or tied on {sum(map(first, results.values()))} of {len(results)} sets")
+    write_json(json or out / "leaderboard.json", figures(results))
 
 
 @app.command("battery")
@@ -295,15 +295,15 @@ def battery(
 
     names = run.choose(models.split(",") if models else None, half or None)
     chosen = range(seed_start, seed_start + (1 if quick else seeds))
-    found = summary(run.measure_all(names, chosen, out, jobs=jobs))
-    show(f"default settings, fits per model: {len(chosen)}", *pages.overview(found))
-    for what, answers in verdicts(found):
+    figures = summary(run.measure_all(names, chosen, out, jobs=jobs))
+    show(f"default settings, fits per model: {len(chosen)}", *pages.overview(figures))
+    for what, answers in verdicts(figures):
         told = ", ".join(f"{half} {answer}" for half, answer in answers.items() if answer)
         if told:
             say(f"{what}: {told}")
     if markdown is not None:
-        pages.refresh(markdown, pages.markdown(found))
-    write_json(json or out / "battery.json", found)
+        pages.refresh(markdown, pages.markdown(figures))
+    write_json(json or out / "battery.json", figures)
 
 
 @app.command("peers")
@@ -324,10 +324,10 @@ def peers(
 
     names = run.chosen(models.split(",") if models else None, list(MODELS), "models")
     compared = run.chosen(methods.split(",") if methods else None, run.method_names(), "methods")
-    found = ranks.summary((run.collect if collect else run.measure)(names, compared, seeds, out), seeds)
-    show("mean rank over models, 1 is best", *ranks.rank_rows(found))
-    write_json(json or out / "peers.json", found)
-    write_bytes(out / "peers.md", ranks.markdown(found).encode())
+    summary = ranks.summary((run.collect if collect else run.measure)(names, compared, seeds, out), seeds)
+    show("mean rank over models, 1 is best", *ranks.rank_rows(summary))
+    write_json(json or out / "peers.json", summary)
+    write_bytes(out / "peers.md", ranks.markdown(summary).encode())
 
 
 @app.command("features")
@@ -343,10 +343,10 @@ def features(
     """Gates on input features of networks that provably ignore some: are these dropped, and the others kept?"""
     from graphmask.experiments.bench import ignored
 
-    found = ignored.measure(networks.split(","), kinds.split(","), seeds, out, progress=True)
-    show("input features that networks ignore, and the others", *ignored.rows(found))
+    results = ignored.measure(networks.split(","), kinds.split(","), seeds, out, progress=True)
+    show("input features that networks ignore, and the others", *ignored.rows(results))
     write_json(
-        json, {box: {kind: [one.__dict__ for one in some] for kind, some in by.items()} for box, by in found.items()}
+        json, {box: {kind: [one.__dict__ for one in some] for kind, some in by.items()} for box, by in results.items()}
     )
 
 

@@ -60,14 +60,14 @@ def _file(
         given["metrics"] = metrics
     if seeds is not None or "seeds" not in given:
         given["seeds"] = range(seed, seed + (seeds or 3))
-    found = compare_methods(**given)
-    for caption, header, rows in tables(found):
+    result = compare_methods(**given)
+    for caption, header, rows in tables(result):
         show(caption, header, rows)
-    for line in [f"{name} was not compared. {why}" for name, why in found.not_applicable.items()] + found.notes:
+    for line in [f"{name} was not compared. {why}" for name, why in result.not_applicable.items()] + result.notes:
         say(line)
-    page = found.to_html(out / "comparison.html")
-    say(f"page: {page}\nchart: {picture(found, out / 'comparison.png')}")
-    write_json(json, found.to_json(out / "comparison.json"))
+    page = result.to_html(out / "comparison.html")
+    say(f"page: {page}\nchart: {picture(result, out / 'comparison.png')}")
+    write_json(json, result.to_json(out / "comparison.json"))
 
 
 def _task(task: str, names: list[str], seeds: int, seed: int, out: Path, json: Path | None) -> None:
@@ -88,7 +88,7 @@ def _task(task: str, names: list[str], seeds: int, seed: int, out: Path, json: P
     _, edges, notes = experiments.get(task).describe(graphs[best])
     picture = side_by_side(
         out / f"{task}_example.png",
-        {name: found[best] for name, found in examples.items()},
+        {name: explanations[best] for name, explanations in examples.items()},
         colours=edges,
         question=" ".join(notes),
     )

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 def collect(plan: Sequence[everything.Planned]) -> list[everything.Named]:
     """The tables, worked out one by one, with a bar."""
-    found = []
+    tables = []
     with steps(len(plan), enabled=True) as step:
         for planned in plan:
             step(planned.title)
-            found.append(planned.work_out())
-    return found
+            tables.append(planned.work_out())
+    return tables
 
 
 def write_tables(folder: Path, tables: Iterable[everything.Named], rows: int) -> None:

@@ -102,11 +102,11 @@ def _every_seed(
     for seed in result.about["seeds"]:
         step(f"{name}, seed {seed}")
         try:
-            found = run(name, make(seed=seed), result.parts, epochs=epochs, repair=repair)
+            finished = run(name, make(seed=seed), result.parts, epochs=epochs, repair=repair)
         except Exception as error:
             result.failed(name, error)
             return
-        measure(result, found, wanted)
+        measure(result, finished, wanted)
     across(result, name, wanted)
 
 
@@ -133,10 +133,10 @@ def across(result: Comparison, name: str, wanted: Mapping[str, Mapping[str, Any]
 
 
 def _numbers(seeds: int | Sequence[int]) -> list[int]:
-    found = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
-    if not found:
+    numbers = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    if not numbers:
         raise GraphMaskError("Expected at least one seed, got none.")
-    return found
+    return numbers
 
 
 def _makers(methods: Methods | None) -> dict[str, Make]:
@@ -164,10 +164,10 @@ def _unfit(makers: Mapping[str, Make], model: nn.Module, batch: Any, forward: Fo
         for name, kind in kinds.items()
         if isinstance(kind, type) and issubclass(kind, Method)
     }
-    found = {name: reason for name, reason in reasons.items() if reason}
-    if len(found) == len(makers):
-        raise GraphMaskError("Expected a method that applies to this model, got none. " + " ".join(found.values()))
-    return found
+    unfit = {name: reason for name, reason in reasons.items() if reason}
+    if len(unfit) == len(makers):
+        raise GraphMaskError("Expected a method that applies to this model, got none. " + " ".join(unfit.values()))
+    return unfit
 
 
 def _parts(

@@ -28,16 +28,16 @@ def arguments(where: str) -> dict[str, Any]:
     function = getattr(_module(path), name, None)
     if not callable(function):
         raise GraphMaskError(f"Expected a function {name!r} in {path}, found none. {HINT}")
-    found = function()
-    if isinstance(found, tuple) and len(found) == 2:
-        found = {"model": found[0], "loader": found[1]}
-    if not isinstance(found, dict) or not {"model", "loader"} <= found.keys():
-        raise GraphMaskError(f"Expected another result of {name}, got {type(found).__name__}. {HINT}")
+    returned = function()
+    if isinstance(returned, tuple) and len(returned) == 2:
+        returned = {"model": returned[0], "loader": returned[1]}
+    if not isinstance(returned, dict) or not {"model", "loader"} <= returned.keys():
+        raise GraphMaskError(f"Expected another result of {name}, got {type(returned).__name__}. {HINT}")
     known = inspect.signature(compare).parameters
-    wrong = [key for key in found if key not in known]
+    wrong = [key for key in returned if key not in known]
     if wrong:
         raise GraphMaskError(f"Expected arguments among {', '.join(known)}, got {wrong[0]!r} from {name}.")
-    return dict(found)
+    return dict(returned)
 
 
 def _module(path: Path) -> Any:

@@ -43,10 +43,10 @@ class Measured:
 
     def _values(self, method: str, column: str) -> list[float]:
         if column in self.across.get(method, {}):
-            found = [self.across[method][column]]
+            values = [self.across[method][column]]
         else:
-            found = [row.get(column) for row in self.rows if row["method"] == method]
-        return [value for value in found if value is not None]
+            values = [row.get(column) for row in self.rows if row["method"] == method]
+        return [value for value in values if value is not None]
 
     def text(self, method: str, column: str) -> str:
         """A figure as it is shown, with its spread."""

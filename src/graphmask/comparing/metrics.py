@@ -108,8 +108,8 @@ def complement(run: Run) -> Figures:
     rows = analysis.complement(
         run.method, run.parts.judged, run.explanations, replaced_by=(ZERO,), allow_infeasible=True
     ).to_dicts()
-    found = {row["measure"]: row["value"] for row in rows if row["layer"] is None}
-    return {"complement": found["divergence"], "complement_flips": found.get("flips")}
+    values = {row["measure"]: row["value"] for row in rows if row["layer"] is None}
+    return {"complement": values["divergence"], "complement_flips": values.get("flips")}
 
 
 def curves(run: Run, *, levels: Sequence[float] = analysis.curves.LEVELS) -> Figures:
@@ -119,10 +119,10 @@ def curves(run: Run, *, levels: Sequence[float] = analysis.curves.LEVELS) -> Fig
     knows where to stop, and methods whose scores tie (hard choices) are judged by the order of edges among ties. Zeros
     stand for what is left out, so that all methods are judged by the same masked model.
     """
-    found: Figures = {}
+    areas: Figures = {}
     for side, name in ((KEPT, "keep_area"), (DROPPED, "drop_area")):
-        found[name] = analysis.area_under(curve(run, side=side, levels=levels))
-    return found
+        areas[name] = analysis.area_under(curve(run, side=side, levels=levels))
+    return areas
 
 
 def curve(run: Run, *, side: str = KEPT, levels: Sequence[float] = analysis.curves.LEVELS) -> Any:
@@ -212,12 +212,12 @@ def gold(run: Run) -> Figures:
         return {}
     known = [(e, truth) for e, truth in zip(run.explanations, run.parts.gold, strict=True) if truth is not None]
     rows = analysis.ground_truth((e for e, _ in known), (truth for _, truth in known)).to_dicts()
-    found: Figures = {}
+    figures: Figures = {}
     for row in rows:
         if row["layer"] is None:
             ending = "" if row["average"] == "micro" else "_graph"
-            found |= {f"{name}{ending}": row[name] for name in ("precision", "recall", "f1", "auc")}
-    return found
+            figures |= {f"{name}{ending}": row[name] for name in ("precision", "recall", "f1", "auc")}
+    return figures
 
 
 def time(run: Run) -> Figures:
@@ -273,12 +273,12 @@ def chosen(metrics: Sequence[str] | Mapping[str, Mapping[str, Any]] | None) -> d
     wanted = ALL if metrics is None else metrics
     if isinstance(wanted, str):
         raise GraphMaskError(f"Expected a list of metrics, got the text {wanted!r}.")
-    found = {name: dict(metrics[name]) if isinstance(metrics, Mapping) else {} for name in wanted}
-    for name, options in found.items():
+    selected = {name: dict(metrics[name]) if isinstance(metrics, Mapping) else {} for name in wanted}
+    for name, options in selected.items():
         if name not in ALL:
             raise GraphMaskError(f"Expected metrics among {', '.join(ALL)}, got {name!r}.")
         known = list(inspect.signature(ALL[name][0]).parameters)[1:]
         wrong = [option for option in options if option not in known]
         if wrong:
             raise GraphMaskError(f"Expected options of {name} among {', '.join(known) or 'none'}, got {wrong[0]!r}.")
-    return found
+    return selected

@@ -148,7 +148,7 @@ class Comparison(Measured):
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """Everything but the explanations; also written to a file where there is a path."""
-        found = {
+        content = {
             "about": self.about,
             "columns": {name: {"label": COLUMNS[name].label, "about": COLUMNS[name].about} for name in self.columns},
             "methods": {
@@ -161,8 +161,8 @@ class Comparison(Measured):
             "notes": self.notes,
         }
         if path is not None:
-            write_bytes(path, (json.dumps(found, indent=1) + "\n").encode())
-        return found
+            write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
+        return content
 
     def plot(self, column: str | None = None, ax: Axes | None = None) -> Axes:
         """Draw one figure of every method with matplotlib: by default F1, or divergence where no gold is known.

@@ -87,12 +87,12 @@ def run(name: str, method: Method, parts: Parts, *, epochs: int | None = None, r
         else:
             method.threshold = threshold
     started = time.process_time()
-    found = explain(method, parts, repair)
+    explanations = explain(method, parts, repair)
     explained = time.process_time() - started
     notes = []
     if getattr(history, "feasible", True) is False:
         notes.append(f"{name}, seed {method.seed}: fitting found no state within tolerance; measured nevertheless.")
-    return Run(name, method.seed, method, parts, found, fitted, explained, threshold, fraction, notes)
+    return Run(name, method.seed, method, parts, explanations, fitted, explained, threshold, fraction, notes)
 
 
 def explain(method: Method, parts: Parts, repair: bool = False) -> list[Explanation]:
@@ -110,8 +110,8 @@ def choose_cut(method: Method, parts: Parts) -> tuple[float | None, float | None
     all thresholds and shares whose mean divergence is within tolerance; if none is, the one with the lowest divergence.
     """
     if parts.thresholds_gold is not None:
-        found = list(method.explain_all(parts.thresholds, repair=False, allow_infeasible=True))
-        return best_threshold(found, parts.thresholds_gold), None
+        explanations = list(method.explain_all(parts.thresholds, repair=False, allow_infeasible=True))
+        return best_threshold(explanations, parts.thresholds_gold), None
     swept = frontiers(method, parts.thresholds, {"threshold": FINE, "fraction": FRACTIONS}, allow_infeasible=True)
     rows = [{**row, "by": by} for by, frame in swept.items() for row in frame.to_dicts()]
     within = [row for row in rows if row["divergence"] <= method.tolerance]
@@ -138,13 +138,13 @@ def check(
 
     Returns the true edges of every graph: bool [E] or [E, L]; None where none are known.
     """
-    found: list[Tensor | None] = []
+    truths: list[Tensor | None] = []
     with studied(probe, loader) as cases:
         for case, _ in cases:
             value = None if gold is None else _told(gold, case.batch)
             owner = case.split.edge_graph
             if value is None:
-                found += [None] * case.split.count
+                truths += [None] * case.split.count
                 continue
             if value.dtype != torch.bool or value.shape[:1] != owner.shape or value.dim() > 2:
                 raise GraphMaskError(
@@ -153,10 +153,10 @@ def check(
                 )
             order = owner.argsort(stable=True)
             sizes = torch.bincount(owner, minlength=case.split.count).tolist()
-            found += value[order].split(sizes)
-    if isinstance(gold, str) and needed and all(value is None for value in found):
+            truths += value[order].split(sizes)
+    if isinstance(gold, str) and needed and all(value is None for value in truths):
         raise GraphMaskError(f"Expected batches with an attribute {gold!r} that marks true edges, found none.")
-    return found if any(value is not None for value in found) else None
+    return truths if any(value is not None for value in truths) else None
 
 
 def _told(gold: str | Callable[[Any], Tensor | None], batch: Any) -> Tensor | None:

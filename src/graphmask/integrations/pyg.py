@@ -150,12 +150,12 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
             rest = {name: batch[name] if isinstance(value, Tensor) else value for name, value in kwargs.items()}
             return model(batch["x"], batch["edge_index"], **rest)
 
-        found = self._explain(Data(**{"x": x, "edge_index": edge_index, **kwargs}), index, as_pyg_calls)
-        pyg = found.to_pyg()
+        explanation = self._explain(Data(**{"x": x, "edge_index": edge_index, **kwargs}), index, as_pyg_calls)
+        pyg = explanation.to_pyg()
         result = SiteExplanation.from_dict(pyg.to_dict())
-        result.edge_mask = _edge_mask(found.scores, found.kept)
-        result.sites, result.masked = found.sites, found.masked
-        _certify(result, found)
+        result.edge_mask = _edge_mask(explanation.scores, explanation.kept)
+        result.sites, result.masked = explanation.sites, explanation.masked
+        _certify(result, explanation)
         return result
 
     def _make_ready(self) -> None:
@@ -183,9 +183,9 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
             divergence.probabilities = self.model_config.return_type == ModelReturnType.probs
         with self.method.subject.frozen():
             case = self.method.case(data, "the graph given to the Explainer", index=index, forward=forward)
-            (found,) = self.method.explain_case(case, repair=self.repair)
+            (explanation,) = self.method.explain_case(case, repair=self.repair)
         self._agree(self.method.divergence)
-        return found
+        return explanation
 
     def _hetero(self, x: Any, edge_index: Any, index: int | Tensor | None, kwargs: dict[str, Any]) -> HeteroExplanation:
         """Dictionaries by type, as heterogeneous models take them."""
@@ -205,12 +205,12 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
             rest = {n: batch.collect(n.removesuffix("_dict")) if isinstance(v, dict) else v for n, v in kwargs.items()}
             return model(batch.collect("x"), batch.collect("edge_index"), **rest)
 
-        found = self._explain(data, index, as_pyg_calls)
-        assert isinstance(found, TypedExplanation)
-        result = found.to_pyg()
-        for kind in found.edge_types:
-            result[kind].edge_mask = _edge_mask(found[kind].scores, found[kind].kept)
-        _certify(result, found)
+        explanation = self._explain(data, index, as_pyg_calls)
+        assert isinstance(explanation, TypedExplanation)
+        result = explanation.to_pyg()
+        for kind in explanation.edge_types:
+            result[kind].edge_mask = _edge_mask(explanation[kind].scores, explanation[kind].kept)
+        _certify(result, explanation)
         return result
 
 

@@ -46,7 +46,7 @@ def tokens(tokenizer: Any, *, classes: Sequence[str] | None = None) -> Metadata:
                 f"{'none' if ids is None else type(ids).__name__}."
             )
         mask = batch.get("attention_mask")
-        found = []
+        records = []
         for number, row in enumerate(ids):
             here = [at for at in range(len(row)) if mask is None or bool(mask[number, at])]
             numbers = row[here].tolist()
@@ -59,8 +59,8 @@ def tokens(tokenizer: Any, *, classes: Sequence[str] | None = None) -> Metadata:
                 note["words"] = [words[at] for at in here]
             if classes is not None:
                 note["classes"] = list(classes)
-            found.append(note)
-        return found
+            records.append(note)
+        return records
 
     return notes
 
@@ -92,11 +92,11 @@ def tapped(model: nn.Module) -> Iterator[Tapped]:
         )
     with restored(model):
         model.eval()
-        found = Tapped(model)
-        handle = model.register_forward_pre_hook(lambda *_: found.restart())
+        tap = Tapped(model)
+        handle = model.register_forward_pre_hook(lambda *_: tap.restart())
         try:
-            with attending(model, found.attend, verify=True):
-                yield found
+            with attending(model, tap.attend, verify=True):
+                yield tap
         finally:
             handle.remove()
 

@@ -60,13 +60,13 @@ class EiGSearch(Method):
         sent = carried.any(0)
         turn_of = case.gate_rank(sent[None])[0]
         whole = self.likelihood(case, case.trace.output)
-        found = case.trace.output.new_zeros(len(owner))
+        worth = case.trace.output.new_zeros(len(owner))
         for turns in case.in_turns(int(turn_of.max()) + 1 if turn_of.numel() else 0):
             hit = turn_of == turns[:, None]  # [K, E]
             for output, gone in zip(case.run_many(carried & ~hit[:, None], case.zeros()), hit, strict=True):
-                lost = (whole - self.likelihood(case, output)).to(found.dtype)
-                found = torch.where(gone, lost[owner], found)
-        return found
+                lost = (whole - self.likelihood(case, output)).to(worth.dtype)
+                worth = torch.where(gone, lost[owner], worth)
+        return worth
 
     def _best_prefix(self, case: Case, rank: Tensor) -> Tensor:
         """[G] how many edges of each graph are kept."""

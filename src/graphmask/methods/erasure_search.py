@@ -67,9 +67,9 @@ class ErasureSearch(Method):
             tried = codes[count.clamp_max(largest)][:, turns].t()  # [K, G]
             gates = ((tried[:, None, owner] >> rank.clamp(0, 62)) & 1).bool() & carried
             for output, code in zip(case.run_many(gates, case.zeros()), tried, strict=True):
-                found = open_ & (code >= 0) & self.accepts(case, output)
-                answer = torch.where(found, code, answer)
-                open_ &= ~found
+                accepted = open_ & (code >= 0) & self.accepts(case, output)
+                answer = torch.where(accepted, code, answer)
+                open_ &= ~accepted
             bar.update(task, advance=len(turns))
             if not bool(open_.any()):
                 break

@@ -57,19 +57,19 @@ class GradCAM(Method):
                 messages.value.requires_grad_()  # nothing before it has a gradient: from here on there is one
             seen.append(messages)
 
-        found = torch.zeros_like(case.trace.values, dtype=case.trace.output.dtype)
+        attributions = torch.zeros_like(case.trace.values, dtype=case.trace.output.dtype)
         with torch.enable_grad():
             with case.subject.tap(visit, case.trace.edge_map):
                 output = case.subject(case.batch)
             support = self.divergence.support(case.trace.output, output).sum()
             values = [messages.value for messages in seen]
             if not values or not support.requires_grad:
-                return found
+                return attributions
             gradients = torch.autograd.grad(support, values, allow_unused=True)
         for site in range(len(case.trace.sites)):
             pairs = [(m, g) for m, g in zip(seen, gradients, strict=True) if m.site == site and g is not None]
-            self._add_site(case, pairs, found[site])
-        return found.where(case.trace.carried, 0.0)
+            self._add_site(case, pairs, attributions[site])
+        return attributions.where(case.trace.carried, 0.0)
 
     def _add_site(self, case: Case, pairs: list[tuple[Messages, Tensor]], scores: Tensor) -> None:
         """Write the scores [E] of a site; what a layer sends from a node to itself by its own counts for nothing."""

@@ -31,8 +31,8 @@ class GradientMessage(Method):
             support = self.divergence.support(case.trace.output, output).sum()
             if not support.requires_grad:  # the model makes no use of its messages
                 return torch.zeros_like(gates)
-            (found,) = torch.autograd.grad(support, gates, allow_unused=True)
-        return torch.zeros_like(gates) if found is None else found * case.trace.carried
+            (gradient,) = torch.autograd.grad(support, gates, allow_unused=True)
+        return torch.zeros_like(gates) if gradient is None else gradient * case.trace.carried
 
     def choose(self, case: Case) -> Choice:
         return case.cut(case.normalised(self.attributions(case).detach().abs()), self.threshold)

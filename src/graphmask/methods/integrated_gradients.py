@@ -48,8 +48,8 @@ class IntegratedGradients(Method):
 
         whole = case.trace.carried.to(case.trace.output.dtype)[None]
         with torch.enable_grad():
-            found = Captum(support).attribute(whole, 0 * whole, n_steps=self.steps, internal_batch_size=1)
-        return found[0].detach()
+            attributions = Captum(support).attribute(whole, 0 * whole, n_steps=self.steps, internal_batch_size=1)
+        return attributions[0].detach()
 
     def choose(self, case: Case) -> Choice:
         return case.cut(case.normalised(self.attributions(case).abs()), self.threshold)

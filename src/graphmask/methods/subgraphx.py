@@ -81,8 +81,8 @@ class SubgraphX(Method):
         scores = case.trace.output.new_zeros(len(case.split.edge_graph))
         kept = torch.zeros_like(scores, dtype=torch.bool)
         for graph in graphs:
-            found = sorted(leaves[graph.number], key=lambda leaf: leaf.reward)  # the best is written last
-            for leaf in found:
+            ranked = sorted(leaves[graph.number], key=lambda leaf: leaf.reward)  # the best is written last
+            for leaf in ranked:
                 inside = graph.within(leaf.nodes)
                 scores[inside] = max(leaf.reward, 0.0)
                 kept = kept.index_fill(0, graph.edges, False).index_fill(0, inside, True)
@@ -92,13 +92,13 @@ class SubgraphX(Method):
     def _graphs(self, case: Case) -> list[Graph]:
         ends, owner, sent = case.split.within(case.trace.edge_index), case.split.edge_graph, case.trace.carried.any(0)
         draws = case.uniform(self.seed)
-        found = []
+        graphs = []
         for number in range(case.split.count):
             edges = (sent & (owner == number)).nonzero().view(-1)
             if len(edges):
                 seed = int(float(draws[0, edges[0]]) * 2**52)
-                found.append(Graph(number, edges, ends[:, edges].t().tolist(), Random(seed)))
-        return found
+                graphs.append(Graph(number, edges, ends[:, edges].t().tolist(), Random(seed)))
+        return graphs
 
     def _search_all(self, case: Case, graphs: Sequence[Graph]) -> dict[int, list[State]]:
         """All searches side by side: what they ask for at a time goes through the model together."""

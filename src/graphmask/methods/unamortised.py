@@ -72,8 +72,8 @@ class Unamortised(Method):
                 better = (distance <= self.tolerance) & (count < fewest)
                 best, fewest = torch.where(better[owner], hard, best), torch.where(better, count, fewest)
                 if self.free_baselines:
-                    for found, baseline in zip(best_baselines, baselines, strict=True):
-                        found[better] = baseline[better]
+                    for best_baseline, baseline in zip(best_baselines, baselines, strict=True):
+                        best_baseline[better] = baseline[better]
                 optimiser.step()
                 location.clamp_(-LIMIT, LIMIT)
                 error = ((distance - self.tolerance) / self.tolerance).clamp(-1, 3)
