@@ -62,7 +62,7 @@ def plan(run: Run[Any, Any], fits: int, columns: Sequence[str]) -> list[Planned]
 
     def each() -> polars.DataFrame:
         kinds = {name: int if name == "seed" else float for name in columns}
-        return table(kinds, [tuple(found[name] for name in columns) for found in compare()[1]])
+        return table(kinds, [tuple(fit[name] for name in columns) for fit in compare()[1]])
 
     return [
         Planned("stability", f"Agreement of {fits} fits", lambda: compare()[0]),

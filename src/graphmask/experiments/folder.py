@@ -31,10 +31,10 @@ def check_free(path: Path, **wanted: Any) -> None:
     """Raise if the folder holds a finished run with other settings: before any work, not after."""
     if not (path / FIGURES).exists():
         return
-    found = figures_of(path)
-    differ = [key for key, value in wanted.items() if found.get(key) != value]
+    figures = figures_of(path)
+    differ = [key for key, value in wanted.items() if figures.get(key) != value]
     if differ:
-        asked, other = (", ".join(f"{key} {each.get(key)!r}" for key in differ) for each in (wanted, found))
+        asked, other = (", ".join(f"{key} {each.get(key)!r}" for key in differ) for each in (wanted, figures))
         raise GraphMaskError(
             f"Expected {path} to be free or to hold the same run ({asked}), found one with {other}. "
             "Pass another folder with --out, or delete this one."

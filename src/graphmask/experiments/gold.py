@@ -23,17 +23,17 @@ HEADER = ["site", "precision", "recall", "F1"]
 def rows(figures: Mapping[str, Any]) -> list[list[Any]]:
     """For people, of the figures of a run: one row per site, and one for all."""
     gold, keys = figures["gold"], ("precision", "recall", "f1")
-    found = [*gold["per_site"], {"site": "all", **{key: gold[key] for key in keys}}]
-    return [[row["site"], *(f"{row[key]:.1f}" for key in keys)] for row in found]
+    agreements = [*gold["per_site"], {"site": "all", **{key: gold[key] for key in keys}}]
+    return [[row["site"], *(f"{row[key]:.1f}" for key in keys)] for row in agreements]
 
 
 def compare(explanations: Iterable[Explanation], data: Sequence[Batch]) -> dict[str, Any]:
     """Kept edges of all explanations against ``gold`` [E, L] of the batches they were made from."""
-    found = list(explanations)
-    kept = torch.cat([explanation.kept for explanation in found], 1)
+    listed = list(explanations)
+    kept = torch.cat([explanation.kept for explanation in listed], 1)
     gold = torch.cat([batch.gold for batch in data]).t()
     per_site = [
-        {"site": name, **asdict(Agreement.of(kept[site], gold[site]))} for site, name in enumerate(found[0].sites)
+        {"site": name, **asdict(Agreement.of(kept[site], gold[site]))} for site, name in enumerate(listed[0].sites)
     ]
     return {**asdict(Agreement.of(kept, gold)), "per_site": per_site}
 
@@ -47,7 +47,7 @@ def check(model: nn.Module, probe: Probe, data: Sequence[Batch]) -> dict[str, An
     half changes predictions.
     """
     generator = torch.Generator().manual_seed(0)
-    divergence, flips, half_flips, rows = 0.0, 0.0, 0.0, 0
+    divergence, flips, half_flips, outputs = 0.0, 0.0, 0.0, 0
     moved: list[list[Tensor]] = [[] for _ in probe.sites]
     subject = Subject(model, sites=probe.sites)
     with subject.frozen():
@@ -60,16 +60,16 @@ def check(model: nn.Module, probe: Probe, data: Sequence[Batch]) -> dict[str, An
             divergence += float(kl(original, kept_gold).sum())
             flips += float((original.argmax(1) != kept_gold.argmax(1)).sum())
             half_flips += float((original.argmax(1) != kept_half.argmax(1)).sum())
-            rows += len(original)
+            outputs += len(original)
             for site in range(len(probe.sites)):
                 moved[site].append(_drop_one_by_one(subject, probe, batch, gold, site, original))
     smallest = [torch.cat(parts) for parts in moved]
     return {
-        "sufficient": {"divergence": divergence / rows, "flips": flips / rows},
+        "sufficient": {"divergence": divergence / outputs, "flips": flips / outputs},
         "necessary": {
             "smallest_margin_change": [float(part.min()) for part in smallest],
             "median_margin_change": [float(part.median()) for part in smallest],
-            "flips_without_half": half_flips / rows,
+            "flips_without_half": half_flips / outputs,
         },
     }
 

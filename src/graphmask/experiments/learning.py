@@ -96,10 +96,10 @@ def train(
             # What an epoch draws depends on nothing before it: a resumed training goes on alike.
             torch.manual_seed(seed * 1_000_003 + epoch)
             mean = _epoch(model, batches(epoch), loss, optimiser, pace, epoch, average)
-            found = score(judged)
-            if not history or found > max(line[measure] for line in history):
+            reached = score(judged)
+            if not history or reached > max(line[measure] for line in history):
                 best = _state(judged)
-            history.append({"epoch": epoch + 1, "loss": mean, measure: found})
+            history.append({"epoch": epoch + 1, "loss": mean, measure: reached})
             if path is not None:
                 spent = seconds + time.process_time() - started
                 about = {"settings": same, "history": history, "cpu_seconds": spent}
@@ -136,14 +136,14 @@ def _epoch(
         done = (epoch + number / len(batches)) / pace.epochs
         for group in optimiser.param_groups:
             group["lr"] = pace.learning_rate * (1 - 0.98 * done)
-        found = loss(batch)
+        batch_loss = loss(batch)
         optimiser.zero_grad()
-        found.backward()
+        batch_loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), pace.clip)
         optimiser.step()
         if average is not None:
             average.update_parameters(model)
-        total += float(found.detach())
+        total += float(batch_loss.detach())
     return total / len(batches)
 
 

@@ -228,9 +228,9 @@ def spmotif(seed: int, bias: float = 1 / 3, graphs: int = 3000) -> list[Data]:
     Label and base agree with probability ``bias``, the other two bases share the rest: 1/3 is no bias at all.
     """
     rng = np.random.default_rng(seed)
-    found = []
+    drawn = []
     for label in (np.arange(graphs) % 3).tolist():
         shift = 0 if rng.random() < bias else int(rng.integers(1, 3))
         base = BASES[(label + shift) % 3](rng)
-        found.append(_graph(base, SPMOTIFS[label], label, rng))
-    return found
+        drawn.append(_graph(base, SPMOTIFS[label], label, rng))
+    return drawn

@@ -20,12 +20,12 @@ def _column(folder: Path, name: str, rows: int | None = None) -> torch.Tensor:
     if not path.exists():
         raise GraphMaskError(f"Expected the file {path.name} in {folder}, found none.")
     try:
-        found = torch.from_numpy(np.loadtxt(path, dtype=np.int64, delimiter=",", ndmin=1))
+        numbers = torch.from_numpy(np.loadtxt(path, dtype=np.int64, delimiter=",", ndmin=1))
     except ValueError as error:
         raise GraphMaskError(f"Expected whole numbers in {path}, got: {error}.") from None
-    if rows is not None and len(found) != rows:
-        raise GraphMaskError(f"Expected {rows} lines in {path}, found {len(found)}.")
-    return found
+    if rows is not None and len(numbers) != rows:
+        raise GraphMaskError(f"Expected {rows} lines in {path}, found {len(numbers)}.")
+    return numbers
 
 
 def read(folder: Path | None = None) -> list[Data]:

@@ -38,15 +38,15 @@ class Packaged:
 
     def read(self, ending: str) -> bytes:
         """The one file whose path ends so."""
-        found = [path for path in self.files if f"/{path}".endswith(f"/{ending}")]
-        if len(found) != 1:
+        paths = [path for path in self.files if f"/{path}".endswith(f"/{ending}")]
+        if len(paths) != 1:
             raise GraphMaskError(
-                f"Expected one file {ending!r} in the package {self.name}, found {len(found)}. Is it another version?"
+                f"Expected one file {ending!r} in the package {self.name}, found {len(paths)}. Is it another version?"
             )
         if self._wheel is None:
-            return self._paths[found[0]].read_bytes()
+            return self._paths[paths[0]].read_bytes()
         try:
-            return self._wheel.read(found[0])
+            return self._wheel.read(paths[0])
         except zipfile.BadZipFile as error:
             raise GraphMaskError(f"Expected a whole wheel of {self.name}, found otherwise: {error}.") from error
 
@@ -59,15 +59,15 @@ class Packaged:
 
                 return safetensors.torch.load(content)
             # The restricted reader: anything in the file that is not a tensor or a plain container is an error.
-            found: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            tensors: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception as error:
             raise GraphMaskError(
                 f"Expected weights in {ending!r} of the package {self.name}, found a file that cannot be read as such: "
                 f"{error}"
             ) from error
-        if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise GraphMaskError(f"Expected tensors by name in {ending!r} of the package {self.name}, found otherwise.")
-        return found
+        return tensors
 
 
 def _installed(name: str) -> dict[str, Path]:

@@ -206,13 +206,13 @@ class KnownAnswerStudy(Study[Graphs, nn.Module]):
 
 def several(run: Run, fits: int, batches: Sequence[Batch]) -> list[Any]:
     """Explanations by the run's gates, and by those of fits with the seeds that follow its own."""
-    found = [run.explainer.explain_all(batches, repair=False, allow_infeasible=True)]
+    explanations = [run.explainer.explain_all(batches, repair=False, allow_infeasible=True)]
     for seed in range(run.corpus.seed + 1, run.corpus.seed + fits):
         first = run.explainer
         again = type(first)(run.model, tolerance=first.tolerance, seed=seed, recipe=first.recipe)
         again.fit(*(run.corpus.part(part) for part in (FIT_PART, VALIDATION_PART)), progress=False)
-        found.append(again.explain_all(batches, repair=False, allow_infeasible=True))
-    return found
+        explanations.append(again.explain_all(batches, repair=False, allow_infeasible=True))
+    return explanations
 
 
 def run(

@@ -72,8 +72,8 @@ class Run(Generic[CorpusT, ModelT]):
     @property
     def store(self) -> store.Store:
         """The explanations on disk."""
-        found = self.explanations
-        return found if isinstance(found, store.Store) else store.open(self.folder / EXPLANATIONS)
+        explanations = self.explanations
+        return explanations if isinstance(explanations, store.Store) else store.open(self.folder / EXPLANATIONS)
 
     @property
     def test(self) -> list[Any]:

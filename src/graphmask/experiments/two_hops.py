@@ -95,11 +95,11 @@ class Questions:
 
     def gold(self, number: int) -> Tensor:
         """bool [2, H N N], as explanations hold their edges: head, receiver, sender."""
-        found = torch.zeros(2, HEADS, TOKENS, TOKENS, dtype=torch.bool)
+        mask = torch.zeros(2, HEADS, TOKENS, TOKENS, dtype=torch.bool)
         for layer in range(2):
             receiver, sender = self.needed[layer, :, number]
-            found[layer, 0, receiver, sender] = True
-        return found.flatten(1)
+            mask[layer, 0, receiver, sender] = True
+        return mask.flatten(1)
 
 
 def draw(count: int, seed: int) -> Questions:

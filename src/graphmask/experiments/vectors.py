@@ -130,11 +130,11 @@ class _Arrays(Vectors):
         for row, word in enumerate(self.words.tolist()):
             if word in wanted:
                 rows_of.setdefault(word, row)
-        rows = self.vectors[list(rows_of.values())]
-        if not np.isfinite(rows).all():
-            wrong = list(rows_of)[int(np.isfinite(rows).all(1).argmin())]
+        chosen = self.vectors[list(rows_of.values())]
+        if not np.isfinite(chosen).all():
+            wrong = list(rows_of)[int(np.isfinite(chosen).all(1).argmin())]
             raise GraphMaskError(f"Expected finite numbers in {self.path}, found others for the word {wrong!r}.")
-        return dict(zip(rows_of, rows, strict=True))
+        return dict(zip(rows_of, chosen, strict=True))
 
 
 #: Word vectors shrink to a half, a list of words to a hundredth; what is small and claims more is no such file.

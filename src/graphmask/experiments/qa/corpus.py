@@ -34,12 +34,12 @@ class Corpus:
 def load(folder: Path, *, vectors: Path | None, caps: Caps | None = None, limit: int | None = None) -> Corpus:
     """Re-DocRED or WikiHop, by what the folder holds. ``limit`` takes the first so many documents or questions."""
     caps = caps or Caps()
-    found = {split: part(folder, split, caps, limit) for split in SPLITS}
-    every = [question for read in found.values() for question in read.questions]
+    reads = {split: part(folder, split, caps, limit) for split in SPLITS}
+    every = [question for read in reads.values() for question in read.questions]
     words = Words(every, Vectors.open(vectors))
     most = max((len(question.candidates) for question in every), default=0)
-    parts = {split: Examples(read.questions, words, most) for split, read in found.items()}
-    return Corpus(words, parts, {split: dict(read.lost) for split, read in found.items()})
+    parts = {split: Examples(read.questions, words, most) for split, read in reads.items()}
+    return Corpus(words, parts, {split: dict(read.lost) for split, read in reads.items()})
 
 
 def part(folder: Path, split: str, caps: Caps, limit: int | None) -> Read:

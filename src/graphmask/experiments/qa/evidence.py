@@ -49,10 +49,10 @@ def agreement(methods: Mapping[str, Iterable[Explanation]]) -> polars.DataFrame:
             on += int(path.sum())
             on_hits += int((path & truth).sum())
             areas.append(area(explanation.scores.max(0).values, truth))
-        found = torch.tensor(areas, dtype=torch.double)
-        margin = 1.96 * float(found.std()) / len(areas) ** 0.5 if len(areas) > 1 else None
+        aucs = torch.tensor(areas, dtype=torch.double)
+        margin = 1.96 * float(aucs.std()) / len(areas) ** 0.5 if len(areas) > 1 else None
         shares = share(evidence, edges), share(hits, kept), share(hits, evidence), share(on_hits, on)
-        rows.append((name, len(areas), *shares, float(found.mean()) if areas else None, margin))
+        rows.append((name, len(areas), *shares, float(aucs.mean()) if areas else None, margin))
     columns = {"edges": float, "precision": float, "recall": float, "path_precision": float}
     return table({"method": str, "graphs": int} | columns | {"auc": float, "margin": float}, rows)
 

@@ -35,10 +35,12 @@ class Words:
         words = {word.lower() for q in questions for word in q.query}
         words |= {word.lower() for q in questions for mention in q.mentions for word in q.words(mention)}
         listed = sorted(words)
-        found = source.for_words(listed)
+        vectors = source.for_words(listed)
         self.number = {word: at + 2 for at, word in enumerate(listed)}
-        self.table = torch.cat([torch.zeros(2, found.table.shape[1]), found.table + found.initial(0)[found.slots]])
-        self.known = float(found.found.float().mean()) if len(listed) else 0.0
+        self.table = torch.cat(
+            [torch.zeros(2, vectors.table.shape[1]), vectors.table + vectors.initial(0)[vectors.slots]]
+        )
+        self.known = float(vectors.found.float().mean()) if len(listed) else 0.0
 
     def encode(self, words: Sequence[str]) -> list[int]:
         return [self.number.get(word.lower(), UNKNOWN) for word in words]

@@ -100,7 +100,7 @@ class Answering(TextStudy[Corpus, EntityGCN]):
             before.append(explanation.original.argmax())
             after.append(explanation.masked.argmax())
             tally.add(explanation)
-        original, masked = (learning.accuracy(torch.stack(found), test) for found in (before, after))
+        original, masked = (learning.accuracy(torch.stack(answers), test) for answers in (before, after))
         change = masked - original
         return {"accuracy": original, "masked_accuracy": masked, "accuracy_change": change, **tally.means}
 
@@ -109,14 +109,14 @@ class Answering(TextStudy[Corpus, EntityGCN]):
             [split, reason, count] for split, reasons in figures["lost"].items() for reason, count in reasons.items()
         ]
         title = f"qa, seed {self.settings.seed}: test data"
-        found = [
+        tables = [
             Shown(title, ["figure", "value"], [[key, figures[key]] for key in SHOWN]),
             Shown(
                 "accuracy of rules without a model", ["rule", "accuracy"], [[*row] for row in figures["rules"].items()]
             ),
         ]
         cut = Shown("questions that could not be used, and what was cut", ["part", "reason", "count"], lost)
-        return [*found, cut] if lost else found
+        return [*tables, cut] if lost else tables
 
     def tables(self, run: Run, fits: int) -> list[Planned]:
         return study.plan(run, fits, self.preset)

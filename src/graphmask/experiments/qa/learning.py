@@ -82,10 +82,10 @@ def fit(
 def predict(model: nn.Module, examples: Examples, *, size: int = 128) -> Tensor:
     """``[n]``: the candidate that scores best, for every question."""
     model.eval()
-    found = torch.empty(len(examples), dtype=torch.long)
+    predicted = torch.empty(len(examples), dtype=torch.long)
     for batch in Loader(examples, size):
-        found[batch["example"]] = forward(model, batch).argmax(1)
-    return found
+        predicted[batch["example"]] = forward(model, batch).argmax(1)
+    return predicted
 
 
 def accuracy(answers: Tensor, examples: Examples) -> float:

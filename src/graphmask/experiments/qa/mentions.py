@@ -78,7 +78,7 @@ def find(documents: Sequence[Sequence[str]], candidates: Sequence[str], subject:
         lengths[name[0]].add(len(name))
     longest_first = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
 
-    found = []
+    mentions = []
     for number, document in enumerate(documents):
         words = _lower(document)
         covered = 0  # the furthest end so far: a later span that ends by there lies within an earlier one
@@ -86,10 +86,10 @@ def find(documents: Sequence[Sequence[str]], candidates: Sequence[str], subject:
             for length in longest_first.get(word, ()):
                 end = start + length
                 if covered < end <= len(words) and words[start:end] in entities:
-                    found += [Mention(Span(number, start, end), entity) for entity in entities[words[start:end]]]
+                    mentions += [Mention(Span(number, start, end), entity) for entity in entities[words[start:end]]]
                     covered = end
                     break  # shorter names from here lie within this one
-    return found
+    return mentions
 
 
 def spans(value: object, documents: Sequence[Sequence[str]], where: str) -> list[list[Span]]:

@@ -92,11 +92,11 @@ class EntityGCN(nn.Module):
         Whole messages may be dropped, the more the higher the layer, as layers are in networks of stochastic depth
         (Huang et al. 2016): such a model learns to do first what matters most.
         """
-        found = self.relations(self.dropout(h)).unflatten(-1, (len(RELATIONS), -1))
+        sent = self.relations(self.dropout(h)).unflatten(-1, (len(RELATIONS), -1))
         if not self.message_dropout:
-            return found
+            return sent
         rate = self.message_dropout * (layer + 1) / self.sizes.layers
-        return found * F.dropout(torch.ones_like(found[..., :1]), rate, self.training)
+        return sent * F.dropout(torch.ones_like(sent[..., :1]), rate, self.training)
 
     def best(self, h: Tensor, query: Tensor, owner: Tensor, entity: Tensor, graphs: int) -> Tensor:
         """[B, candidates] from [N] mentions of the candidates ``entity`` (negative: of none) of graphs ``owner``."""

@@ -28,19 +28,19 @@ def read(folder: Path, split: str | None = None, *, limit: int | None = None) ->
     if split is not None and split not in SPLITS:
         raise GraphMaskError(f"Expected a split among {', '.join(SPLITS)}, got {split!r}.")
     names = load(folder / RELATIONS, dict)
-    found = Read()
+    result = Read()
     files = [folder / name for name in FILES]
-    documents = [(path, number, found) for path in files for number, found in enumerate(load(path, list))]
+    documents = [(path, number, document) for path in files for number, document in enumerate(load(path, list))]
     for path, number, document in documents[:limit]:
         try:
             if split is None or part_of(document["title"]) == split:
-                found.questions += questions(document, names, found.lost)
+                result.questions += questions(document, names, result.lost)
         except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
             raise GraphMaskError(
                 f"{path}: document {number}: expected DocRED's title, sents, vertexSet and labels, found otherwise "
                 f"({type(error).__name__}: {error}). Is the file complete?"
             ) from error
-    return found
+    return result
 
 
 def part_of(title: str) -> str:
@@ -81,9 +81,9 @@ def questions(document: dict[str, Any], names: dict[str, str], lost: Counter[str
 
 def _nodes(entities: Sequence[list[Span]], candidates: Sequence[int], head: int) -> tuple[Mention, ...]:
     """In reading order. The mentions of an entity are one cluster of coreference."""
-    found = [Mention(span, SUBJECT, head) for span in entities[head]]
-    found += [Mention(span, order, number) for order, number in enumerate(candidates) for span in entities[number]]
-    return tuple(sorted(found, key=lambda mention: (mention.span, mention.entity)))
+    mentions = [Mention(span, SUBJECT, head) for span in entities[head]]
+    mentions += [Mention(span, order, number) for order, number in enumerate(candidates) for span in entities[number]]
+    return tuple(sorted(mentions, key=lambda mention: (mention.span, mention.entity)))
 
 
 def _mentions(entity: list[dict[str, Any]], sentences: Sequence[Sequence[str]]) -> list[Span]:
@@ -109,11 +109,11 @@ def _within(evidence: set[int], sentences: int) -> frozenset[int]:
 
 def load(path: Path, kind: type) -> Any:
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise GraphMaskError(f"{path}: expected a file of Re-DocRED, found none to read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets in brackets
         raise GraphMaskError(f"{path}: expected JSON, found otherwise: {error}. Is the file complete?") from error
-    if not isinstance(found, kind):
-        raise GraphMaskError(f"{path}: expected a JSON {kind.__name__}, found a {type(found).__name__}.")
-    return found
+    if not isinstance(content, kind):
+        raise GraphMaskError(f"{path}: expected a JSON {kind.__name__}, found a {type(content).__name__}.")
+    return content

@@ -45,14 +45,14 @@ def correct(output: Tensor, batch: Mapping[str, Any]) -> Tensor:
 
 def types(explanations: Iterable[Explanation]) -> polars.DataFrame:
     """Table 2: the share of a layer's edges of each type that is kept, and of all kept edges."""
-    found = analysis.edge_types(explanations)
-    return _named(found, "type")
+    shares = analysis.edge_types(explanations)
+    return _named(shares, "type")
 
 
 def overlap(explanations: Iterable[Explanation]) -> polars.DataFrame:
     """How many COREF edges run beside a MATCH edge: of those kept, of all."""
-    found = analysis.type_overlap(explanations)
-    return found.filter((found["type"] == COREF) & (found["other"] == MATCH)).drop("type", "other")
+    overlaps = analysis.type_overlap(explanations)
+    return overlaps.filter((overlaps["type"] == COREF) & (overlaps["other"] == MATCH)).drop("type", "other")
 
 
 def candidates_connected(explanations: Iterable[Explanation]) -> dict[str, float | None]:
@@ -84,8 +84,8 @@ def candidates_connected(explanations: Iterable[Explanation]) -> dict[str, float
 
 
 def _roles(entity: int, predicted: int, right: int) -> list[str]:
-    found = [name for name, which in (("predicted", predicted), ("right", right)) if entity == which]
-    return found or ["other"]
+    roles = [name for name, which in (("predicted", predicted), ("right", right)) if entity == which]
+    return roles or ["other"]
 
 
 def _reached(explanation: Explanation) -> Tensor:
@@ -102,17 +102,17 @@ def _reached(explanation: Explanation) -> Tensor:
 
 def patterns(explanations: Iterable[Explanation], rows: int = 20) -> polars.DataFrame:
     """The commonest kept paths from the subject, by their types of edges."""
-    found = analysis.path_patterns(explanations, sources="subject_nodes").head(rows)
-    names = [" > ".join(RELATIONS[kind] for kind in pattern) for pattern in found["pattern"].to_list()]
+    commonest = analysis.path_patterns(explanations, sources="subject_nodes").head(rows)
+    names = [" > ".join(RELATIONS[kind] for kind in pattern) for pattern in commonest["pattern"].to_list()]
     columns = {"path": str, "length": int, "paths": float, "share": float}
-    return table(columns, zip(names, found["length"], found["paths"], found["share"], strict=True))
+    return table(columns, zip(names, commonest["length"], commonest["paths"], commonest["share"], strict=True))
 
 
 def shapes(explanations: Iterable[Explanation]) -> polars.DataFrame:
     """The paper's two forms of paths: COMPLEMENT, then one or two MATCH or DOC-BASED edges; and all others."""
-    found = analysis.path_patterns(explanations, sources="subject_nodes")
+    paths = analysis.path_patterns(explanations, sources="subject_nodes")
     sums: Counter[str] = Counter()
-    for pattern, part in zip(found["pattern"].to_list(), found["share"].to_list(), strict=True):
+    for pattern, part in zip(paths["pattern"].to_list(), paths["share"].to_list(), strict=True):
         either = ("MATCH or DOC-BASED" if kind in (MATCH, DOC_BASED) else RELATIONS[kind] for kind in pattern)
         sums[" > ".join(either)] += part
     return table({"path": str, "share": float}, sums.most_common())
@@ -130,17 +130,17 @@ def compared(run: Run, size: int) -> dict[str, list[Explanation]]:
     test = run.corpus.parts["test"]
     chosen = sample(test, size)
     batches = [test.batch(chosen[low : low + AT_ONCE]) for low in range(0, len(chosen), AT_ONCE)]
-    found: dict[str, list[Explanation]] = {
+    by_method: dict[str, list[Explanation]] = {
         "graphmask": list(run.explainer.explain_all(batches, repair=False, allow_infeasible=True)),
     }
     for name in (*OTHERS, "random"):
         method = methods.get(name)(run.model, forward, tolerance=run.explainer.tolerance, seed=0)
         method.fit(batches, progress=False)
-        found[name] = list(method.explain_all(batches, repair=False, allow_infeasible=True))
-    for explanations in found.values():
+        by_method[name] = list(method.explain_all(batches, repair=False, allow_infeasible=True))
+    for explanations in by_method.values():
         for number, explanation in zip(chosen, explanations, strict=True):
             explanation.info |= record(test, number, int(explanation.original.argmax()))
-    return found
+    return by_method
 
 
 def forms(run: Run, explanations: Sequence[Explanation], preset: Preset) -> polars.DataFrame:
@@ -240,7 +240,7 @@ def figures(run: Run, tables: Sequence[Named]) -> dict[str, Any]:
     by_name = {named.name: named.frame for named in tables}
     summary: dict[str, Any] = {key: run.figures[key] for key in OWN}
     tally = Tally.of(run.store)
-    summary["retained_by_layer"] = [kept / tally.kept for kept, _ in tally.per_site]
+    summary["retained_by_layer"] = [count / tally.kept for count, _ in tally.per_site]
     # The tables are of the first fit.
     summary |= fitting.summary(by_name, ("masked_accuracy", "accuracy_change", "retained"))
     dropped = by_name["dropped"].filter(by_name["dropped"]["layer"].is_not_null())
@@ -274,12 +274,12 @@ def ranks_agree(attribution: polars.DataFrame, left: Sequence[float]) -> dict[st
     That of a method with hard gates is what it keeps.
     """
     order = sorted(range(len(left)), key=lambda layer: left[layer])
-    found = {}
+    agree = {}
     for name in attribution["method"].unique(maintain_order=True).to_list():
         column = "score_share" if methods.get(name).soft else "kept_share"
         shares = attribution.filter(attribution["method"] == name).sort("layer")[column].to_list()
-        found[name] = sorted(range(len(shares)), key=lambda layer: -shares[layer]) == order
-    return found
+        agree[name] = sorted(range(len(shares)), key=lambda layer: -shares[layer]) == order
+    return agree
 
 
 def _named(frame: polars.DataFrame, column: str) -> polars.DataFrame:

@@ -105,8 +105,8 @@ class _Text:
         if (first := self.peek()) != "[":
             if first == "\ufeff":
                 _fail(self.path, "a file without a byte order mark", "one", "Save it as plain UTF-8.")
-            found = f"one that begins {self.beginning()}" if first else "an empty one"
-            _fail(self.path, "a WikiHop file, which is a JSON array", found, unpacked)
+            instead = f"one that begins {self.beginning()}" if first else "an empty one"
+            _fail(self.path, "a WikiHop file, which is a JSON array", instead, unpacked)
         number, separator = 0, first
         while separator != "]":
             self.start += 1
@@ -207,17 +207,17 @@ def _decoded(text: str, path: Path, number: int | None = None) -> Any:
 
 
 def _example(text: str, path: Path, number: int) -> Example:
-    found = _decoded(text, path, number)
-    id = found.get("id")
+    fields = _decoded(text, path, number)
+    id = fields.get("id")
 
     def fail(expected: str, value: object, hint: str) -> NoReturn:
         _fail(path, expected, shown(value), hint, number, id if isinstance(id, str) else None)
 
     values: list[Any] = []
     for key in Example._fields:
-        if key not in found:
-            fail(f"the key {key!r}", sorted(found), "WikiHop's examples have " + ", ".join(Example._fields) + ".")
-        value = found[key]
+        if key not in fields:
+            fail(f"the key {key!r}", sorted(fields), "WikiHop's examples have " + ", ".join(Example._fields) + ".")
+        value = fields[key]
         strings = value if key in ("candidates", "supports") else [value]
         if not isinstance(strings, list) or not all(isinstance(string, str) for string in strings):
             fail(f"{'text' if strings is not value else 'a list of texts'} under {key!r}", value, "Mend the example.")
@@ -251,10 +251,10 @@ def _chains(path: Path) -> dict[str, Any]:
         _fail(path, "a file of coreference clusters", f"none to read ({error.strerror})", "Check the path.")
     except UnicodeDecodeError as error:
         _fail(path, "UTF-8", f"the byte {error.object[error.start]:#04x} at position {error.start + 1}", "Convert it.")
-    found = _decoded(text, path)
-    if not isinstance(found, dict):
-        _fail(path, "a JSON object from ids of questions to clusters", shown(found), "See `wikihop.read`.")
-    return found
+    clusters = _decoded(text, path)
+    if not isinstance(clusters, dict):
+        _fail(path, "a JSON object from ids of questions to clusters", shown(clusters), "See `wikihop.read`.")
+    return clusters
 
 
 def _answer(example: Example, candidates: tuple[str, ...]) -> int | str:

@@ -23,9 +23,9 @@ def into(explanation: Explanation, values: Tensor, position: int) -> Tensor:
     sender, receiver = explanation.edge_index
     here = receiver == position
     heads = torch.zeros_like(sender[here]) if explanation.edge_type is None else explanation.edge_type[here].long()
-    found = torch.zeros(len(values), heads_of(explanation), explanation.num_nodes)
-    found[:, heads, sender[here]] = values[:, here].float()
-    return found
+    scores = torch.zeros(len(values), heads_of(explanation), explanation.num_nodes)
+    scores[:, heads, sender[here]] = values[:, here].float()
+    return scores
 
 
 def arriving(explanation: Explanation, values: Tensor, position: int) -> Tensor:
@@ -47,10 +47,10 @@ def arriving(explanation: Explanation, values: Tensor, position: int) -> Tensor:
 def by_way(explanation: Explanation, values: Tensor, position: int) -> dict[str, Tensor]:
     """[N] scores of tokens, by the way they are come by: directly, along paths, or at one layer and head."""
     scores = into(explanation, values.where(explanation.carried, torch.zeros(())), position)
-    found = {DIRECT: scores.sum((0, 1)), PATHS: arriving(explanation, values, position)}
+    ways = {DIRECT: scores.sum((0, 1)), PATHS: arriving(explanation, values, position)}
     for layer, row in enumerate(scores):
-        found |= {name_of(layer, head): tokens for head, tokens in enumerate(row)}
-    return found
+        ways |= {name_of(layer, head): tokens for head, tokens in enumerate(row)}
+    return ways
 
 
 def name_of(layer: int, head: int) -> str:

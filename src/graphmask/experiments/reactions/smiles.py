@@ -49,10 +49,10 @@ class _Molecule(NamedTuple):
 
 
 def tokens_of(smiles: str) -> list[str]:
-    found: list[str] = TOKEN.findall(smiles)
-    if "".join(found) != smiles:
+    tokens: list[str] = TOKEN.findall(smiles)
+    if "".join(tokens) != smiles:
         raise ValueError(f"{smiles!r} is not made of tokens")
-    return found
+    return tokens
 
 
 def is_atom(token: str) -> bool:
@@ -73,20 +73,20 @@ def read(path: Path, *, longest: int | None = None) -> Read:
         raise GraphMaskError(f"Expected a CSV file of reactions at {path}, found none to read ({error}).") from error
     if not rows or any(rows[0].get(column) is None for column in COLUMNS):
         raise GraphMaskError(f"Expected rows with the columns {' and '.join(COLUMNS)} in {path}, found otherwise.")
-    found = Read([], Counter())
+    result = Read([], Counter())
     for row in rows:
         try:
             reaction = parse(row["mapped"] or "")
         except ValueError:
-            found.lost["not readable"] += 1
+            result.lost["not readable"] += 1
             continue
         if not reaction.sources:
-            found.lost["no atom of the product has a source"] += 1
+            result.lost["no atom of the product has a source"] += 1
         elif longest is not None and len(reaction.tokens) > longest:
-            found.lost["too long"] += 1
+            result.lost["too long"] += 1
         else:
-            found.reactions.append(reaction)
-    return found
+            result.reactions.append(reaction)
+    return result
 
 
 def parse(mapped: str) -> Reaction:
@@ -129,13 +129,13 @@ def molecule(mapped: str) -> _Molecule:
     except ImportError:
         raise GraphMaskError("Expected rdkit to be installed. Try: pip install graphmask[chem]") from None
     with rdBase.BlockLogs():
-        found = Chem.MolFromSmiles(mapped)
-    if found is None:
+        compound = Chem.MolFromSmiles(mapped)
+    if compound is None:
         raise ValueError(f"{mapped!r} is not a molecule")
-    numbers = [atom.GetAtomMapNum() for atom in found.GetAtoms()]
-    for atom in found.GetAtoms():
+    numbers = [atom.GetAtomMapNum() for atom in compound.GetAtoms()]
+    for atom in compound.GetAtoms():
         atom.SetAtomMapNum(0)
-    smiles = Chem.MolToSmiles(found)
-    order = [int(at) for at in re.findall(r"\d+", found.GetProp("_smilesAtomOutputOrder"))]
-    classes = list(Chem.CanonicalRankAtoms(found, breakTies=False))
+    smiles = Chem.MolToSmiles(compound)
+    order = [int(at) for at in re.findall(r"\d+", compound.GetProp("_smilesAtomOutputOrder"))]
+    classes = list(Chem.CanonicalRankAtoms(compound, breakTies=False))
     return _Molecule(smiles, [numbers[at] for at in order], [classes[at] for at in order])

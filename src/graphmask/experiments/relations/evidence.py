@@ -19,30 +19,30 @@ def sent(explanation: Explanation, values: Tensor) -> Tensor:
     """[N] what a token's messages score at all layers and heads, but those to itself."""
     sender, receiver = explanation.edge_index
     each = values.double().sum(0) / heads_of(explanation)
-    found = torch.zeros(explanation.num_nodes, dtype=torch.double)
-    return found.index_add(0, sender, each.where(sender != receiver, 0.0))
+    totals = torch.zeros(explanation.num_nodes, dtype=torch.double)
+    return totals.index_add(0, sender, each.where(sender != receiver, 0.0))
 
 
 def by_way(explanation: Explanation, values: Tensor, passage: Passage) -> dict[str, Tensor]:
     """[sentences] scores by the way they are come by, from the scores [L, E] of messages."""
     owner = torch.tensor(passage.owners)
-    found = {}
+    ways = {}
     # Node 0 is [CLS], the last [SEP].
     for name, tokens in zip(TOKENS, (arriving(explanation, values, 0), sent(explanation, values)), strict=True):
         tokens = tokens[1:-1]
         for reduce in SENTENCES:
             room = torch.zeros(passage.sentences, dtype=torch.double)
             kind = {"sum": "sum", "mean": "mean", "max": "amax"}[reduce]
-            found[f"{name}, {reduce}"] = room.scatter_reduce(0, owner, tokens, kind, include_self=False)
-    return found
+            ways[f"{name}, {reduce}"] = room.scatter_reduce(0, owner, tokens, kind, include_self=False)
+    return ways
 
 
 def area(sentences: Tensor, passage: Passage) -> float:
     """The share of pairs of an evidence sentence and another in which the former scores higher; ties count half."""
     right = torch.tensor([number in passage.evidence for number in range(passage.sentences)])
-    found = auc(sentences, right)
-    assert found is not None, "a passage has evidence and more than that"
-    return found
+    share = auc(sentences, right)
+    assert share is not None, "a passage has evidence and more than that"
+    return share
 
 
 def without_a_model(passage: Passage) -> dict[str, float]:

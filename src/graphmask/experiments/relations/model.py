@@ -91,9 +91,9 @@ class Batches:
         return -(-len(self.passages) // self.size)
 
     def epoch(self, seed: int) -> Batches:
-        found = Batches(self.words, self.passages, list(self.answer), self.size)
-        random.Random(seed).shuffle(found.passages)
-        return found
+        batches = Batches(self.words, self.passages, list(self.answer), self.size)
+        random.Random(seed).shuffle(batches.passages)
+        return batches
 
     def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         for at in range(0, len(self.passages), self.size):

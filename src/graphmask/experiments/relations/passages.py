@@ -58,22 +58,22 @@ def read(folder: Path, encode: Encode, *, longest: int, relations: int) -> Read:
     Args:
         longest: tokens of a passage, with [CLS] and [SEP].
     """
-    found = Read(names=load(folder / RELATIONS, dict))
+    result = Read(names=load(folder / RELATIONS, dict))
     for path in (folder / name for name in FILES):
         for number, document in enumerate(load(path, list)):
             try:
-                found.parts[part_of(document["title"])] += _passages(document, encode, longest, found.lost)
+                result.parts[part_of(document["title"])] += _passages(document, encode, longest, result.lost)
             except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
                 raise GraphMaskError(
                     f"{path}: document {number}: expected DocRED's title, sents, vertexSet and labels, found otherwise "
                     f"({type(error).__name__}: {error}). Is the file complete?"
                 ) from error
-    counts = Counter(passage.relation for passage in found.parts["train"])
-    found.relations = tuple(sorted(counts, key=lambda name: (-counts[name], name))[:relations])
-    for split, passages in found.parts.items():
-        found.parts[split] = [passage for passage in passages if passage.relation in found.relations]
-        found.lost["of a rare relation"] += len(passages) - len(found.parts[split])
-    return found
+    counts = Counter(passage.relation for passage in result.parts["train"])
+    result.relations = tuple(sorted(counts, key=lambda name: (-counts[name], name))[:relations])
+    for split, passages in result.parts.items():
+        result.parts[split] = [passage for passage in passages if passage.relation in result.relations]
+        result.lost["of a rare relation"] += len(passages) - len(result.parts[split])
+    return result
 
 
 def _passages(document: dict[str, Any], encode: Encode, longest: int, lost: Counter[str]) -> Iterator[Passage]:
@@ -89,11 +89,11 @@ def _passages(document: dict[str, Any], encode: Encode, longest: int, lost: Coun
             raise ValueError(f"evidence in sentences {sorted(evidence)} of {len(document['sents'])}")
         else:
             sentences = [_marked(document, number, head, tail) for number in range(len(document["sents"]))]
-            found = _chosen([encode(words) for words, _ in sentences], evidence, longest - 2)
-            if found is None:
+            choice = _chosen([encode(words) for words, _ in sentences], evidence, longest - 2)
+            if choice is None:
                 lost["too long, or nothing beside the evidence"] += 1
                 continue
-            chosen, pieces = found
+            chosen, pieces = choice
             if not all(any(sentences[number][1][which] for number in chosen) for which in (0, 1)):
                 lost["an entity is not mentioned"] += 1
                 continue

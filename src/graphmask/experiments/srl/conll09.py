@@ -73,14 +73,14 @@ class Sentence:
         return self.pfeat if predicted else self.feat
 
     def tree(self, predicted: bool) -> Tree:
-        found = Tree(self.phead, self.pdeprel) if predicted else Tree(self.head, self.deprel)
-        if not found.heads:
+        tree = Tree(self.phead, self.pdeprel) if predicted else Tree(self.head, self.deprel)
+        if not tree.heads:
             column, other = ("PHEAD", "HEAD") if predicted else ("HEAD", "PHEAD")
             raise GraphMaskError(
                 f"Expected a tree in the column {column}, found '_' throughout the sentence that begins "
                 f"{' '.join(self.form[:6])!r}. Use the tree in {other}."
             )
-        return found
+        return tree
 
     @property
     def fillpred(self) -> tuple[str, ...]:
@@ -122,16 +122,16 @@ def write(path: str | Path, sentences: Iterable[Sentence]) -> None:
     text = []
     line = 1
     for sentence in sentences:
-        rows = _rows(sentence, Place(path, line))
-        again = parse([row.split("\t") for row in rows], Place(path, line).down, blind=True)
+        lines = _rows(sentence, Place(path, line))
+        again = parse([row.split("\t") for row in lines], Place(path, line).down, blind=True)
         if again != sentence:
             Place(path, line).fail(
                 "arguments in the order of tokens and one per token, and columns as long as the sentence",
                 f"another sentence when read back, beginning {' '.join(sentence.form[:6])!r}",
                 "Sort predicates and arguments.",
             )
-        text += [*rows, ""]
-        line += len(rows) + 1
+        text += [*lines, ""]
+        line += len(lines) + 1
     if not text:
         raise GraphMaskError(f"Expected sentences to write to {path}, found none.")
     write_bytes(path, ("\n".join(text) + "\n").encode())
@@ -150,9 +150,9 @@ def parse(rows: list[list[str]], at: Callable[[int], Place], *, blind: bool = Fa
             )
     columns = list(zip(*rows, strict=True))
     numbers = {str(number): number for number in range(len(rows) + 1)}
-    for down, (found, number) in enumerate(zip(columns[0], islice(numbers, 1, None), strict=True)):
-        if found != number:
-            at(down).fail(f"the ID {number}", repr(found), "Tokens of a sentence count 1, 2, 3 without gaps.")
+    for down, (cell, number) in enumerate(zip(columns[0], islice(numbers, 1, None), strict=True)):
+        if cell != number:
+            at(down).fail(f"the ID {number}", repr(cell), "Tokens of a sentence count 1, 2, 3 without gaps.")
     head = _heads(columns[8], "HEAD", numbers, at)
     # Where predicted columns copy gold ones there is nothing new to check.
     phead = head if columns[9] == columns[8] else _heads(columns[9], "PHEAD", numbers, at)
@@ -247,27 +247,27 @@ def _rows(sentence: Sentence, place: Place) -> list[str]:
         for column, predicate in zip(roles, sentence.predicates, strict=False):
             for token, role in predicate.arguments:
                 column[token] = role
-        heads, pheads = (map(str, found or [ABSENT] * size) for found in (sentence.head, sentence.phead))
+        heads, pheads = (map(str, numbers or [ABSENT] * size) for numbers in (sentence.head, sentence.phead))
         columns = [
             map(str, range(1, size + 1)), sentence.form, sentence.lemma, sentence.plemma, sentence.pos, sentence.ppos,
             sentence.feat, sentence.pfeat, heads, pheads, sentence.deprel, sentence.pdeprel, sentence.fillpred,
             sentence.pred, *roles,
         ]  # fmt: skip
-        rows = ["\t".join(row) for row in zip(*columns, strict=True)]
+        lines = ["\t".join(row) for row in zip(*columns, strict=True)]
     except (IndexError, ValueError):
         place.fail(
             "columns as long as the sentence and arguments inside it",
             f"others in the sentence that begins {' '.join(sentence.form[:6])!r}",
             f"It has {size} tokens.",
         )
-    if not rows:
+    if not lines:
         place.fail("a token", "a sentence without any", "Leave it out.")
-    for down, row in enumerate(rows):
-        if "\n" in row or row.endswith("\r"):
-            place.down(down).fail("values without ends of lines", repr(row), "Replace them before writing.")
-        if not row.isascii():
+    for down, line in enumerate(lines):
+        if "\n" in line or line.endswith("\r"):
+            place.down(down).fail("values without ends of lines", repr(line), "Replace them before writing.")
+        if not line.isascii():
             try:
-                row.encode()
+                line.encode()
             except UnicodeEncodeError as error:
                 place.down(down).fail("text", f"half a surrogate pair ({error.object[error.start]!r})", "Replace it.")
-    return rows
+    return lines

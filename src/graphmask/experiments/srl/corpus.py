@@ -39,11 +39,11 @@ class Corpus:
 def find(folder: Path, split: str) -> Path:
     """The file of a split, by our names or those of the shared task."""
     for pattern in NAMES[split]:
-        found = sorted(path for path in folder.glob(pattern) if path.is_file())
-        if len(found) == 1:
-            return found[0]
-        if found:
-            names = ", ".join(path.name for path in found)
+        paths = sorted(path for path in folder.glob(pattern) if path.is_file())
+        if len(paths) == 1:
+            return paths[0]
+        if paths:
+            names = ", ".join(path.name for path in paths)
             raise GraphMaskError(f"Expected one {split} file in {folder}, found {names}. Name yours {NAMES[split][0]}.")
     raise GraphMaskError(f"Expected a {split} file in {folder}, found none. Name yours {NAMES[split][0]}.")
 
@@ -62,7 +62,7 @@ def load(
     if vocabularies is None:
         vocabularies = Vocabularies.of(sentences["train"], minimum=minimum, predicted=predicted)
     words = list(vocabularies.words.words)
-    parts = {split: Examples(found, vocabularies, predicted=predicted) for split, found in sentences.items()}
+    parts = {split: Examples(part, vocabularies, predicted=predicted) for split, part in sentences.items()}
     return Corpus(vocabularies, Vectors.open(vectors).for_words(words), parts)
 
 
@@ -70,7 +70,7 @@ def describe(examples: Examples, batch: Batch, roles: Sequence[torch.Tensor]) ->
     """What a reader, and the study, want to know of each example beside its explanation."""
     v = examples.vocabularies
     names = v.roles.words
-    found = []
+    records = []
     for number in batch.example.tolist():
         sentence, predicate = examples.predicate_of(number)
         gold = dict(predicate.arguments)
@@ -79,7 +79,7 @@ def describe(examples: Examples, batch: Batch, roles: Sequence[torch.Tensor]) ->
         wrong = [f"{sentence.form[t]} is {gold[t]}" for t in gold if given.get(t) != gold[t]]
         wrong += [f"{sentence.form[t]} has no role" for t in given if t not in gold]
         sentence_number, which = examples.at[number]
-        found.append(
+        records.append(
             {
                 "title": f"{predicate.sense} in sentence {sentence_number + 1}",
                 "tokens": list(sentence.form),
@@ -95,8 +95,8 @@ def describe(examples: Examples, batch: Batch, roles: Sequence[torch.Tensor]) ->
         )
     edges = [v.edge_type_name(kind) for kind in batch.edge_type.tolist()]
     owner = batch.batch[batch.edge_index[0]].tolist()
-    for record in found:
+    for record in records:
         record["edge_labels"] = []
     for name, graph in zip(edges, owner, strict=True):
-        found[graph]["edge_labels"].append(name)
-    return found
+        records[graph]["edge_labels"].append(name)
+    return records

@@ -79,17 +79,17 @@ def build(ud: Path, propbank: Path, out: Path, lists: Path | None = None) -> dic
             tree = ud / name
             if not tree.is_file():
                 Place(listing, number).fail(f"a document below {ud}", f"no {name}", "Is it the folder of the list?")
-            found = [
+            matching = [
                 path
                 for path in skeletons.get(name.name.removesuffix(".conllu") + SKELETON, [])
                 if name.parent.name in ("", *path.parts)
             ]
-            if len(found) > 1:
+            if len(matching) > 1:
                 Place(listing, number).fail(
-                    f"one skeleton of {name}", " and ".join(map(str, found)), "Name a folder that holds one."
+                    f"one skeleton of {name}", " and ".join(map(str, matching)), "Name a folder that holds one."
                 )
-            if found:
-                sentences += _document(tree, found[0], skipped)
+            if matching:
+                sentences += _document(tree, matching[0], skipped)
             else:
                 skipped.append(f"{tree}: no skeleton below {propbank}")
         if not sentences:
@@ -172,7 +172,7 @@ def read_skeletons(path: Path) -> Iterator[Skeleton]:
 
 
 def _spans(column: tuple[str, ...], place: Place) -> tuple[tuple[str, int, int], ...]:
-    found, opened = [], []
+    spans, opened = [], []
     for token, cell in enumerate(column):
         match = CELL.fullmatch(cell)
         if match is None:
@@ -182,18 +182,18 @@ def _spans(column: tuple[str, ...], place: Place) -> tuple[tuple[str, int, int],
             if not opened:
                 place.down(token).fail("a bracket that was opened before", repr(cell), "Take the file anew.")
             role, first = opened.pop()
-            found.append((role, first, token))
+            spans.append((role, first, token))
     if opened:
         place.down(opened[-1][1]).fail("a bracket that is closed", f"({opened[-1][0]}", "Take the file anew.")
     # Inner spans were closed before outer ones: turned round, of two with the same beginning the outer comes first.
-    return tuple(sorted(reversed(found), key=lambda span: span[1]))
+    return tuple(sorted(reversed(spans), key=lambda span: span[1]))
 
 
 def _lists(folders: list[Path]) -> list[Path]:
     for folder in folders:
-        found = sorted(path for path in folder.glob("files.*") if path.is_file())
-        if found:
-            return found
+        listings = sorted(path for path in folder.glob("files.*") if path.is_file())
+        if listings:
+            return listings
     raise GraphMaskError(
         f"Expected lists of documents (files.train, files.dev, ...) in {' or '.join(map(str, folders))}, found none. "
         "Name their folder."

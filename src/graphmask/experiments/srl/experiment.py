@@ -130,7 +130,7 @@ class Labelling(TextStudy[Corpus, Labeller]):
         original, after = learning.count(roles, test), learning.count(masked, test)
         by_kind = {}
         for kind in (VERB, NOUN):
-            numbers = [number for number, found in enumerate(test.kinds) if found == kind]
+            numbers = [number for number, own in enumerate(test.kinds) if own == kind]
             before, now = (learning.count(given, test, numbers).f1 for given in (roles, masked))
             by_kind[kind] = {"examples": len(numbers), "f1": before, "masked_f1": now}
         return {

@@ -71,13 +71,13 @@ def train(
 @torch.no_grad()
 def predict(model: nn.Module, examples: Examples, *, tokens: int = 4000) -> list[Tensor]:
     """For every example the role of every token, ``[n]``, 0 for none."""
-    found: list[Tensor] = [torch.empty(0)] * len(examples)
+    predictions: list[Tensor] = [torch.empty(0)] * len(examples)
     model.eval()
     for batch in Loader(examples, tokens):
         roles = forward(model, batch).argmax(1)
         for example, part in zip(batch.example.tolist(), roles.split(batch.ptr.diff().tolist()), strict=True):
-            found[example] = part
-    return found
+            predictions[example] = part
+    return predictions
 
 
 def arguments(model: nn.Module, examples: Examples) -> Counts:
@@ -102,14 +102,14 @@ def count_batch(roles: Tensor, batch: Batch) -> Counts:
 def labelled(predictions: Sequence[Tensor], examples: Examples) -> list[Sentence]:
     """The sentences with the predicted arguments in place of their own, for a file or the scorer."""
     words = examples.vocabularies.roles.words
-    found: dict[tuple[int, int], tuple[tuple[int, str], ...]] = {}
+    assigned: dict[tuple[int, int], tuple[tuple[int, str], ...]] = {}
     for example, roles in zip(examples.at, predictions, strict=True):
-        found[example] = tuple((token, words[role]) for token, role in enumerate(roles.tolist()) if role != NO_ROLE)
+        assigned[example] = tuple((token, words[role]) for token, role in enumerate(roles.tolist()) if role != NO_ROLE)
     return [
         replace(
             sentence,
             predicates=tuple(
-                replace(predicate, arguments=found.get((number, which), predicate.arguments))
+                replace(predicate, arguments=assigned.get((number, which), predicate.arguments))
                 for which, predicate in enumerate(sentence.predicates)
             ),
         )

@@ -56,8 +56,8 @@ class SyntacticConv(MessagePassing):
         label = self.labels.weight
         alpha = torch.sigmoid(sent[2 * edge_index[0] + edge_type % 2, -1] + label[edge_type, -1])
         alpha = F.dropout(alpha, self.edge_dropout, self.training)
-        found = self.propagate(edge_index, x=x, sent=sent, edge_type=edge_type, alpha=alpha)
-        return (own[:, :-1] * torch.sigmoid(own[:, -1:]) + found).relu()
+        received = self.propagate(edge_index, x=x, sent=sent, edge_type=edge_type, alpha=alpha)
+        return (own[:, :-1] * torch.sigmoid(own[:, -1:]) + received).relu()
 
     def message(self, edge_index_j: Tensor, sent: Tensor, edge_type: Tensor, alpha: Tensor) -> Tensor:
         row = sent[2 * edge_index_j + edge_type % 2, :-1]
@@ -127,8 +127,8 @@ def _over_sentences(lstm: nn.LSTM, state: Tensor, batch: Tensor) -> Tensor:
     dense, present = to_dense_batch(state, batch)
     lengths = present.sum(1).cpu()
     packed = pack_padded_sequence(dense, lengths, batch_first=True, enforce_sorted=False)
-    found, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=dense.shape[1])
-    return found[present]
+    padded, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=dense.shape[1])
+    return padded[present]
 
 
 def make(sizes: Sizes, words: Found, counts: dict[str, int], *, seed: int) -> Labeller:

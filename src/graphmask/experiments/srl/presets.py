@@ -54,7 +54,7 @@ PRESETS = {
 
 def get(name: str, *, tolerance: float | None = None, epochs: int | None = None) -> Preset:
     """A preset, with another tolerance or number of epochs if they are given."""
-    found = text.preset(name, PRESETS)
+    preset = text.preset(name, PRESETS)
     if tolerance is not None:
-        found = replace(found, tolerance=dict.fromkeys(MODELS, tolerance))
-    return found if epochs is None else replace(found, schedule=replace(found.schedule, epochs=epochs))
+        preset = replace(preset, tolerance=dict.fromkeys(MODELS, tolerance))
+    return preset if epochs is None else replace(preset, schedule=replace(preset.schedule, epochs=epochs))

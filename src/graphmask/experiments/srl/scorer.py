@@ -41,10 +41,10 @@ class Counts:
 
 def dependencies(sentence: Sentence, *, senses: bool, labelled: bool = True) -> set[tuple[int, int, str]]:
     """(predicate, token, role), and for senses (-1, predicate, sense)."""
-    found = {(p.index, token, role) for p in sentence.predicates for token, role in p.arguments}
+    triples = {(p.index, token, role) for p in sentence.predicates for token, role in p.arguments}
     if senses:
-        found |= {(-1, p.index, p.sense.rsplit(".", 1)[-1]) for p in sentence.predicates}
-    return found if labelled else {(head, token, "") for head, token, _ in found}
+        triples |= {(-1, p.index, p.sense.rsplit(".", 1)[-1]) for p in sentence.predicates}
+    return triples if labelled else {(head, token, "") for head, token, _ in triples}
 
 
 def score(

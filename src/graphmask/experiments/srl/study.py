@@ -43,8 +43,8 @@ SAMPLE = 64
 
 def f1(output: Tensor, batch: Batch) -> tuple[float, float]:
     """Labelled F1 in per cent, as a ratio of sums."""
-    found = learning.count_batch(output.argmax(1), batch)
-    return 200.0 * found.correct, float(found.predicted + found.gold)
+    count = learning.count_batch(output.argmax(1), batch)
+    return 200.0 * count.correct, float(count.predicted + count.gold)
 
 
 def predicate(explanation: Explanation) -> list[int]:
@@ -154,14 +154,14 @@ def attribution(run: Run, names: Sequence[str], *, sample: int) -> polars.DataFr
     test = run.corpus.parts["test"]
     chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:sample].sort().values.tolist()
     batches = [test.batch([number]) for number in chosen]
-    found: dict[str, list[Explanation]] = {
+    by_method: dict[str, list[Explanation]] = {
         "graphmask": list(run.explainer.explain_all(batches, repair=False, allow_infeasible=True)),
     }
     for name in names:
         method = methods.get(name)(run.model, learning.forward, tolerance=run.explainer.tolerance, seed=0)
         method.fit(batches, progress=False)
-        found[name] = list(method.explain_all(batches, repair=False, allow_infeasible=True))
-    return analysis.attribution_by_layer(found)
+        by_method[name] = list(method.explain_all(batches, repair=False, allow_infeasible=True))
+    return analysis.attribution_by_layer(by_method)
 
 
 def erosion(run: Run, *, draws: int = 10) -> polars.DataFrame:
