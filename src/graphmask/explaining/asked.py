@@ -73,11 +73,11 @@ class Asked:
             return _own(self._known[1])
         device = state.subject.device
         before = _random(device)
-        found = record()
-        if bool(torch.isfinite(found.output).all()) and _random(device) == before:
-            self._known = state, _own(found)
+        trace = record()
+        if bool(torch.isfinite(trace.output).all()) and _random(device) == before:
+            self._known = state, _own(trace)
             self._end = weakref.ref(state.batch(), self._forget)
-        return found
+        return trace
 
     def _forget(self, _: Any) -> None:
         """The batch is gone."""

@@ -76,8 +76,8 @@ class Case:
         if self.whole or edges is None:
             return batches.unsplit(self.batch, trace.edge_index, rows)
         nodes = trace.nodes if trace.sizes is None else trace.sizes
-        found = batches.split(self.batch, edges, rows, trace.edge_graph, trace.graphs, nodes)
-        return with_features(found, self.batch, trace.edge_map)
+        split = batches.split(self.batch, edges, rows, trace.edge_graph, trace.graphs, nodes)
+        return with_features(split, self.batch, trace.edge_map)
 
     @cached_property
     def rank(self) -> Tensor:

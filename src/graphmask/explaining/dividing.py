@@ -69,8 +69,8 @@ def divide(
         "info": info,
     }
     if overturning is not None:
-        found, there = overturning
-        parts = zip(edges(found, 1), there.tolist(), strict=True)
+        gates, there = overturning
+        parts = zip(edges(gates, 1), there.tolist(), strict=True)
         columns["counterfactual"] = (part if is_there else None for part, is_there in parts)
     if types is None:
         return build_all(Explanation, columns)
@@ -101,14 +101,14 @@ def _features(case: Case, choice: Choice, overturning: tuple[Tensor, Tensor] | N
     width = len(baseline) if tap.each else 1
 
     def parts(gates: Tensor) -> Sequence[Tensor]:
-        found = own(gates[0, first:], 0)
-        return [part.view(-1, width) for part in found] if tap.each else found
+        per_graph = own(gates[0, first:], 0)
+        return [part.view(-1, width) for part in per_graph] if tap.each else per_graph
 
     columns = zip(parts(choice.kept), parts(choice.scores), parts(case.trace.carried), strict=True)
     made = [Features(tap.kind, kept, scores, carried, baseline) for kept, scores, carried in columns]
     if overturning is not None:
-        for features, found, is_there in zip(made, parts(overturning[0]), overturning[1].tolist(), strict=True):
-            features.counterfactual = found if is_there else None
+        for features, needed, is_there in zip(made, parts(overturning[0]), overturning[1].tolist(), strict=True):
+            features.counterfactual = needed if is_there else None
     return made
 
 
@@ -144,13 +144,13 @@ def _edge_type(case: Case) -> Tensor | None:
     """[E] the relation of every edge, where there are several."""
     trace, types = case.trace, case.subject.types
     # Of attention, heads are the types, and are read in few bytes; the user's own types stay as they are.
-    found = batches.tensor(case.batch, "edge_type") if trace.edge_type is None else trace.edge_type.long()
-    if found is None or found.shape != (trace.edge_map.count,):
+    relations = batches.tensor(case.batch, "edge_type") if trace.edge_type is None else trace.edge_type.long()
+    if relations is None or relations.shape != (trace.edge_map.count,):
         return None
     if types is None:
-        return found
+        return relations
     numbers = [types.edge_types.index(kind) for kind in trace.edge_map.all_types]
-    return torch.tensor(numbers, dtype=torch.long, device=found.device)[found]
+    return torch.tensor(numbers, dtype=torch.long, device=relations.device)[relations]
 
 
 def _nodes_per_graph(case: Case) -> list[int]:

@@ -195,12 +195,12 @@ class Method(ABC):
             class_names: names of the outputs, likewise.
         """
         self.check_ready(allow_infeasible)
-        found = self._explain(data, repair, "the data", index, counterfactual=counterfactual)
-        if len(found) != 1:
-            raise GraphMaskError(f"Expected one graph, got a batch of {len(found)}. Use explain_all([batch]).")
+        explanations = self._explain(data, repair, "the data", index, counterfactual=counterfactual)
+        if len(explanations) != 1:
+            raise GraphMaskError(f"Expected one graph, got a batch of {len(explanations)}. Use explain_all([batch]).")
         if node_labels is not None or class_names is not None:
-            found[0].info |= labels.given(found[0], node_labels, class_names)
-        return found[0]
+            explanations[0].info |= labels.given(explanations[0], node_labels, class_names)
+        return explanations[0]
 
     @overload
     def explain_all(
@@ -267,10 +267,10 @@ class Method(ABC):
 
         def explain(batch: Any, where: str) -> list[Explanation]:
             more = {"counterfactual": True} if counterfactual else {}
-            found = method._explain(batch, repair, where, **more)
-            if method.sites is None and any(explanation.edge_index.shape[1] for explanation in found):
-                method.subject = replace(method.subject, sites=found[0].structure, types=types_of(found[0]))
-            return found
+            explained = method._explain(batch, repair, where, **more)
+            if method.sites is None and any(explanation.edge_index.shape[1] for explanation in explained):
+                method.subject = replace(method.subject, sites=explained[0].structure, types=types_of(explained[0]))
+            return explained
 
         if out is not None:
             if counterfactual or self.subject.features is not None:
@@ -299,12 +299,12 @@ class Method(ABC):
     ) -> list[Explanation]:
         """One explanation per graph; with ``index``, one of the batch as a whole."""
         with self.subject.frozen():
-            found: list[Explanation] = []
+            explanations: list[Explanation] = []
             alike = Alike()
             for piece in pieces(self.subject, batch) if index is None else [batch]:
                 # Without a name of its own here: what the original run left behind is let go of as early as can be.
-                found += self.explain_case(self.case(piece, where, index=index), repair, counterfactual, alike)
-            return found
+                explanations += self.explain_case(self.case(piece, where, index=index), repair, counterfactual, alike)
+            return explanations
 
     def explain_case(
         self, case: Case, repair: bool = True, counterfactual: bool = False, alike: Alike | None = None

@@ -72,9 +72,9 @@ def _repair(case: Case, choice: Choice, broken: Tensor, masked: Tensor) -> tuple
     part = _part(case, choice, broken)
     if part is not None:
         some, chosen, edges, rows = part
-        found, output = _reopen(some, chosen, torch.ones_like(broken[broken]))
+        reopened, output = _reopen(some, chosen, torch.ones_like(broken[broken]))
         kept, masked = choice.kept.clone(), masked.clone()
-        kept[:, edges], masked[rows] = found, output
+        kept[:, edges], masked[rows] = reopened, output
         if bool(holds(case, masked).all()):
             return kept, masked
     return _reopen(case, choice, broken)
@@ -162,8 +162,8 @@ def _for_its_rows(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, T
             rank, _ = _ranks(case, useful, bands, -pull, -choice.scores)
             useful = useful & (rank < torch.bincount(split.row_graph[wrong], minlength=split.count).clamp_min(1)[owner])
         opened = opened | useful
-    found = several & ~failing
-    return torch.where(found[owner], opened & ~choice.kept, dropped), found
+    solved = several & ~failing
+    return torch.where(solved[owner], opened & ~choice.kept, dropped), solved
 
 
 def _loss(case: Case, wrong: Tensor, far: Tensor, output: Tensor) -> Tensor:
@@ -243,10 +243,10 @@ def _why(case: Case, choice: Choice, masked: Tensor) -> list[str | None]:
 
     def tell(graph: int) -> str:
         if not itself[graph] <= case.tolerance:
-            found = f"the divergence takes the model's output to be {itself[graph]:.3g} away from itself"
+            reason = f"the divergence takes the model's output to be {itself[graph]:.3g} away from itself"
         else:
-            found = f"{cause} the model's output is {whole[graph]:.3g} away from the original"
-        return f"{found} (tolerance {case.tolerance:.3g})"
+            reason = f"{cause} the model's output is {whole[graph]:.3g} away from the original"
+        return f"{reason} (tolerance {case.tolerance:.3g})"
 
     return [None if held else tell(graph) for graph, held in enumerate(fine)]
 
@@ -295,8 +295,8 @@ def _fewest(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Te
     """[G] by bisection: a number that is enough while one less is not; ``high`` is taken to be."""
     while bool((low < high).any()):
         middle = (low + high) // 2
-        found = enough(middle)
-        low, high = torch.where(found, low, middle + 1), torch.where(found, middle, high)
+        suffices = enough(middle)
+        low, high = torch.where(suffices, low, middle + 1), torch.where(suffices, middle, high)
         low = torch.minimum(low, high)
     return high
 
@@ -382,8 +382,8 @@ def _part(case: Case, choice: Choice, wanted: Tensor) -> tuple[Case, Choice, Ten
     if not fits or not torch.allclose(trace.output, case.trace.output[rows], rtol=1e-4, atol=1e-5):
         return None  # the model mixes the graphs of a batch
     trace.carried, trace.output = case.trace.carried[:, edges], case.trace.output[rows]
-    found = Case(case.subject, case.tolerance, some, trace)
-    if not torch.equal(found.split.within(trace.edge_index), split.within(case.trace.edge_index)[:, edges]):
+    part = Case(case.subject, case.tolerance, some, trace)
+    if not torch.equal(part.split.within(trace.edge_index), split.within(case.trace.edge_index)[:, edges]):
         return None
     baselines: Sequence[Tensor] = [b[wanted] if b.dim() > 1 else b for b in choice.baselines]
-    return found, Choice(choice.scores[:, edges], choice.kept[:, edges], baselines), edges, rows
+    return part, Choice(choice.scores[:, edges], choice.kept[:, edges], baselines), edges, rows

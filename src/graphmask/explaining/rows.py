@@ -35,8 +35,8 @@ def rows_of(index: Index, count: int) -> tuple[int, ...]:
         rows = rows.nonzero()
     rows = rows.reshape(-1)
     if rows.is_floating_point() or rows.is_complex() or rows.numel() == 0:
-        found = "none" if rows.numel() == 0 else f"{rows.dtype}"
-        raise GraphMaskError(f"Expected at least one output row (integers) as index, got {found}.")
+        got = "none" if rows.numel() == 0 else f"{rows.dtype}"
+        raise GraphMaskError(f"Expected at least one output row (integers) as index, got {got}.")
     low, high = int(rows.min()), int(rows.max())
     if low < 0 or high >= count:
         raise GraphMaskError(
@@ -56,7 +56,7 @@ def receptive_field(trace: Trace, read: Tensor) -> Tensor:
     reached, field, layers = read.clone(), torch.zeros_like(trace.carried), layers_of(trace.sites)
     for layer in reversed(range(max(layers, default=-1) + 1)):
         before = reached.clone()
-        for site in (number for number, found in enumerate(layers) if found == layer):
+        for site in (number for number, at in enumerate(layers) if at == layer):
             sender, receiver = trace.edge_index.flip(0) if trace.sites[site].reverse else trace.edge_index
             read_here = before[receiver]
             if not trace.sites[site].calls:  # features of an edge, which layers may send along either way

@@ -127,7 +127,7 @@ class Validation:
         self.probe, self.subject, self.divergence, self.team = probe, subject, subject.divergence, team
         self.tolerance = tolerance
         self.batches: list[tuple[Any, Trace]] = []
-        found, bad = 0.0, 0.0
+        total, bad = 0.0, 0.0
         for mine in shares(loader, team):
             seen = torch.zeros(2, dtype=torch.double)
             for batch in mine:
@@ -137,17 +137,17 @@ class Validation:
                 graphs = getattr(batch, "num_graphs", 1)
                 seen[0] += graphs if graphs > 1 else original.output.shape[0]
                 seen[1] += not bool(torch.isfinite(original.output).all())
-            found, bad = (torch.tensor([found, bad], dtype=torch.double) + team.sum(seen)).tolist()
+            total, bad = (torch.tensor([total, bad], dtype=torch.double) + team.sum(seen)).tolist()
             if bad:
                 raise GraphMaskError("Expected finite model outputs on validation data, got NaN or infinity.")
-            if found >= examples:
+            if total >= examples:
                 break
 
     def count(self, thresholds: Sequence[float]) -> Tensor:
         """[L] how many gates are open; the same numbers mean the same gates, since higher thresholds keep a part."""
         limits = torch.tensor(list(thresholds))[:, None]
-        found = [(original.values > limits.to(original.values.device)).sum(1).cpu() for _, original in self.batches]
-        return self.team.sum(sum(found, start=torch.zeros(len(self.probe.sites), dtype=torch.long)))
+        counts = [(original.values > limits.to(original.values.device)).sum(1).cpu() for _, original in self.batches]
+        return self.team.sum(sum(counts, start=torch.zeros(len(self.probe.sites), dtype=torch.long)))
 
     def measure(self, thresholds: Sequence[float]) -> Tally:
         """Hard-mask every edge whose location is at or below its site's threshold."""
@@ -190,8 +190,8 @@ class Judge:
 
     def gap(self, thresholds: Sequence[float]) -> float:
         """How many times the divergence of training data that of held-out data is; 1 if not significantly more."""
-        found, trained = self._tallies(thresholds)
-        held_out = new_data(found)
+        tallies, trained = self._tallies(thresholds)
+        held_out = new_data(tallies)
         if held_out is None or not significantly_worse(held_out, trained):
             return 1.0
         return held_out.verdict().divergence / max(trained.verdict().divergence, 1e-12)
@@ -263,9 +263,9 @@ def surest(
     The last messages that a threshold drops are those that gates are least sure of, and on other data they may be the
     ones that matter. None if no candidate is fine.
     """
-    found = _fine(candidates, tolerance, asked)
-    least = min((one.verdict.share for one in found), default=0.0)
-    ties = [one for one in found if one.verdict.share <= least + TIE]
+    fine = _fine(candidates, tolerance, asked)
+    least = min((one.verdict.share for one in fine), default=0.0)
+    ties = [one for one in fine if one.verdict.share <= least + TIE]
     bound = min((one.verdict.upper for one in ties), default=0.0) + CLEARLY * tolerance
     return _first([one for one in ties if one.verdict.upper <= bound])
 
@@ -284,9 +284,9 @@ def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | Non
         last = [candidate for candidate in last if not _opens(candidate.verdict, trained.verdict)]
     for some in (last, [candidate for candidate in candidates if candidate.rung >= 0]):
         for asked in (Verdict.meets, Verdict.nearly_meets, Verdict.holds):
-            found = surest(some, tolerance, asked)
-            if found is not None:
-                return found
+            chosen = surest(some, tolerance, asked)
+            if chosen is not None:
+                return chosen
     return None
 
 

@@ -49,14 +49,14 @@ def history_from_json(value: dict[str, Any]) -> History:
         return Epoch(**{**found, **numbers, "epoch": at, "gates": gates, "verdict": verdict(found["verdict"])})
 
     return History(
-        [epoch(found) for found in value["epochs"]],
+        [epoch(record) for record in value["epochs"]],
         bool(value["feasible"]),
         verdict(value["verdict"]) if value["verdict"] is not None else None,
         operator.index(value["steps"]),
         number(value["seconds"]),
         number(value["tolerance"]),
         tuple(map(str, value["sites"])),
-        [candidate(found) for found in value["frontier"]],
+        [candidate(record) for record in value["frontier"]],
         tuple(map(str, value.get("titles", ()))),
         tuple(map(str, value.get("unseen", ()))),
     )
@@ -68,9 +68,9 @@ def rungs_to_tensors(rungs: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def rungs_from_tensors(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    found = part(tensors, "rung.")
-    numbers = sorted({int(key.split(".", 1)[0]) for key in found})
-    return [part(found, f"{number}.") for number in numbers]
+    of_rungs = part(tensors, "rung.")
+    numbers = sorted({int(key.split(".", 1)[0]) for key in of_rungs})
+    return [part(of_rungs, f"{number}.") for number in numbers]
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -66,9 +66,9 @@ def _of_batches(loader: Sequence[Any], missing: int, together: int) -> tuple[lis
     groups = [loader[at : at + together] for at in range(0, len(loader), together)]
     if len(groups) < PIECES:
         return list(loader), None
-    order, held, found = _order(len(groups)), 0, 0
-    while held < int(SHARE * len(groups)) and found < missing:
-        found += sum(map(examples, groups[order[held]]))
+    order, held, collected = _order(len(groups)), 0, 0
+    while held < int(SHARE * len(groups)) and collected < missing:
+        collected += sum(map(examples, groups[order[held]]))
         held += 1
     fitted, judged = ([batch for at in sorted(part) for batch in groups[at]] for part in (order[held:], order[:held]))
     return fitted, judged

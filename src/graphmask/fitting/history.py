@@ -127,13 +127,13 @@ class Point:
 
 def points(candidates: Sequence[Candidate], margin: float) -> list[Point]:
     """The frontier: of all states that were measured, those that keep less than any state that diverges less."""
-    found: list[Point] = []
+    frontier: list[Point] = []
     least = float("inf")
     for candidate in sorted(candidates, key=lambda one: (one.verdict.upper, one.verdict.share)):
         verdict = candidate.verdict
         if verdict.share < least - 1e-9:
             least = verdict.share
-            found.append(
+            frontier.append(
                 Point(verdict.upper / margin, verdict.retained, verdict.divergence, verdict.flips, verdict.within)
             )
-    return found
+    return frontier

@@ -49,16 +49,16 @@ def probe_of(
     calls: dict[str, list[int]] = {}
     for site in sites:
         calls.setdefault(site.module, []).extend(site.calls)
-    if any(sorted(found) != list(range(len(found))) for found in calls.values()):
+    if any(sorted(numbers) != list(range(len(numbers))) for numbers in calls.values()):
         raise ValueError(f"calls of a module that are not counted from 0: {calls}")
     hidden, seed = description["hidden"], description["seed"]
     with torch.device("meta"):  # where sizes take no memory: a file may claim any
         claimed = Probe(sites, specs, hidden, seed).state_dict()
     shapes = {name: value.shape for name, value in claimed.items()}
-    for found in (state, *rungs):
-        if {name: value.shape for name, value in found.items()} != shapes:
+    for tensors in (state, *rungs):
+        if {name: value.shape for name, value in tensors.items()} != shapes:
             raise TypeError("tensors of other sizes than its description says")
-        spoilt = [name for name, value in found.items() if not bool(torch.isfinite(value).all())]
+        spoilt = [name for name, value in tensors.items() if not bool(torch.isfinite(value).all())]
         if spoilt:
             raise ValueError(f"NaN or infinity in {spoilt[0]}")
     probe = Probe(sites, specs, hidden, seed)

@@ -297,16 +297,16 @@ class Training:
     def candidates(self, judge: Callable[[], Judge]) -> list[Candidate]:
         """First the last state with the thresholds it was trained for."""
         last = judge()
-        found = [Candidate(tuple(self.thresholds), last.verdict(self.thresholds))]
+        candidates = [Candidate(tuple(self.thresholds), last.verdict(self.thresholds))]
         if self.recipe.sampled:
-            return found
-        found += shifted(last, self.thresholds, OFFSETS)
-        found += shifted(last, [KEEP_ALL] * len(self.probe.sites), [0.0])
+            return candidates
+        candidates += shifted(last, self.thresholds, OFFSETS)
+        candidates += shifted(last, [KEEP_ALL] * len(self.probe.sites), [0.0])
         for rung, snapshot in enumerate(self.rungs[:-1]):
             self.probe.load_state_dict(snapshot)
-            found += shifted(judge(), [0.0] * len(self.probe.sites), FEW_OFFSETS, rung)
+            candidates += shifted(judge(), [0.0] * len(self.probe.sites), FEW_OFFSETS, rung)
         self.probe.load_state_dict(self.rungs[-1])
-        return found
+        return candidates
 
 
 def take(probe: Probe, chosen: Candidate, rungs: list[dict[str, Tensor]], history: History) -> None:

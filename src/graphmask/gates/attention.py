@@ -54,10 +54,10 @@ class AttentionGate(Gate):
             raise GraphMaskError("Expected attention with the same heads at this site as when it was fitted.")
         inputs = {"source": call.senders(), "target": call.receivers()}
         for key, parts in inputs.items():
-            expected, found = self.weights[key].shape[1], sum(part.shape[-1] for part in parts)
-            if found != expected:
+            expected, got = self.weights[key].shape[1], sum(part.shape[-1] for part in parts)
+            if got != expected:
                 raise GraphMaskError(
-                    f"Expected {expected} numbers of every {key} token at this site as when it was fitted, got {found}."
+                    f"Expected {expected} numbers of every {key} token at this site as when it was fitted, got {got}."
                 )
         return {key: [part.detach().to(self.out_bias.dtype) for part in parts] for key, parts in inputs.items()}
 
@@ -71,7 +71,7 @@ class AttentionGate(Gate):
 
     @torch.no_grad()
     def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
-        found: dict[str, list[Moments]] = {}
+        moments: dict[str, list[Moments]] = {}
         for messages in pieces:
             call = messages.attended
             assert call is not None
@@ -79,10 +79,10 @@ class AttentionGate(Gate):
                 continue
             for key, parts in self._inputs(messages).items():
                 rows = torch.cat([part[call.pairs.nodes] for part in parts], -1)  # padding is no node
-                found.setdefault(key, []).append(Moments.of(rows))
+                moments.setdefault(key, []).append(Moments.of(rows))
             rows = self._faint(messages).movedim(1, -1)[call.pairs.allowed]
-            found.setdefault("attention", []).append(Moments.of(rows))
-        return {key: Moments.union(parts) for key, parts in found.items()}
+            moments.setdefault("attention", []).append(Moments.of(rows))
+        return {key: Moments.union(parts) for key, parts in moments.items()}
 
     @torch.no_grad()
     def start_at(self, location: float) -> None:

@@ -78,7 +78,7 @@ class Gate(nn.Module):
 
     def standardise(self, pieces: list[Messages]) -> None:
         """Take mean and spread of every input from a first batch."""
-        self.take({key: [found] for key, found in self.moments(pieces).items()})
+        self.take({key: [moments] for key, moments in self.moments(pieces).items()})
 
     def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
         """Of every input, by name, on one batch."""
@@ -88,9 +88,9 @@ class Gate(nn.Module):
     def take(self, moments: dict[str, list[Moments]]) -> None:
         """Standardise by those of one or more batches."""
         for key, parts in moments.items():
-            found = Moments.union(parts)
-            self.get_buffer(f"mean:{key}").copy_(found.mean)
-            self.get_buffer(f"scale:{key}").copy_(inverse_scale(found.deviation))
+            union = Moments.union(parts)
+            self.get_buffer(f"mean:{key}").copy_(union.mean)
+            self.get_buffer(f"scale:{key}").copy_(inverse_scale(union.deviation))
 
     def start_at(self, location: float) -> None:
         """Give all edges the same location: what they come to differ in is learnt, not drawn."""

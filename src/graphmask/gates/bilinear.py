@@ -44,9 +44,9 @@ class BilinearGate(Gate):
     @torch.no_grad()
     def take(self, moments: dict[str, list[Moments]]) -> None:
         for parts in moments.values():
-            found = Moments.union(parts)
-            self.mean.copy_(found.mean)
-            self.scale.copy_(inverse_scale(found.deviation))
+            union = Moments.union(parts)
+            self.mean.copy_(union.mean)
+            self.scale.copy_(inverse_scale(union.deviation))
 
     @torch.no_grad()
     def start_at(self, location: float) -> None:

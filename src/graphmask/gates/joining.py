@@ -56,21 +56,21 @@ def joined(calls: list[Messages]) -> list[Messages]:
     assert first.lifted is not None
     nodes, weight = first.lifted
     number = torch.arange(len(calls), device=first.source.device)
-    found = Joined(**{**vars(first), "value": first.value.new_empty(()).expand(sum(sizes), *first.value.shape[1:])})
-    found.source, found.target, found.edges = (
+    together = Joined(**{**vars(first), "value": first.value.new_empty(()).expand(sum(sizes), *first.value.shape[1:])})
+    together.source, together.target, together.edges = (
         torch.cat([getattr(call, name) for call in calls]) for name in ("source", "target", "edges")
     )
-    found.features = {key: torch.cat([call.features[key] for call in calls]) for key in first.features}
-    found.categories = {key: torch.cat([call.categories[key] for call in calls]) for key in first.categories}
+    together.features = {key: torch.cat([call.features[key] for call in calls]) for key in first.features}
+    together.categories = {key: torch.cat([call.categories[key] for call in calls]) for key in first.categories}
     if weight is not None:
-        found.lifted = (
+        together.lifted = (
             nodes,
             torch.cat([call.lifted[1] for call in calls if call.lifted and call.lifted[1] is not None]),
         )
-    found.attention = found.logits = None
-    found.calls = tuple(replace(call, value=call.value.new_empty(()).expand(call.value.shape)) for call in calls)
-    found.number = number.repeat_interleave(torch.tensor(sizes, device=number.device), output_size=sum(sizes))
-    return [found]
+    together.attention = together.logits = None
+    together.calls = tuple(replace(call, value=call.value.new_empty(()).expand(call.value.shape)) for call in calls)
+    together.number = number.repeat_interleave(torch.tensor(sizes, device=number.device), output_size=sum(sizes))
+    return [together]
 
 
 def _seen(call: Messages) -> object:

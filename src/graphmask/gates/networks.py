@@ -141,7 +141,7 @@ class EdgeGate(Gate):
 
     def _inputs(self, messages: Messages) -> dict[str, Tensor]:
         """Everything a gate sees, by name, each [N, d] or [E', d]."""
-        found: dict[str, Tensor | None] = {
+        seen: dict[str, Tensor | None] = {
             "source": messages.source_states,
             "target": messages.target_states,
             "message": messages.flat().detach(),
@@ -149,7 +149,7 @@ class EdgeGate(Gate):
         }
         inputs = {}
         for key, size in self.sizes.items():
-            value = found.get(key)
+            value = seen.get(key)
             if value is None or value.shape[1] != size:
                 raise GraphMaskError(
                     f"Expected {size} {key.removeprefix('feature:')} feature(s) at this site as when it was fitted, "

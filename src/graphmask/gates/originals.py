@@ -120,9 +120,9 @@ class Originals:
             return traced(known.output, self.subject.sites, known.edge_map, columns)
         edge_map = self.subject.edge_map(batch) if known is None else known.edge_map
         run, before = OriginalRun(batch, self.specs, edge_map), random_states(self.subject.device)
-        found = record(self.subject, batch, lambda messages: look(run.see(messages)), edge_map)
-        self._end(run, batch, known, found.output, before)
-        return found
+        trace = record(self.subject, batch, lambda messages: look(run.see(messages)), edge_map)
+        self._end(run, batch, known, trace.output, before)
+        return trace
 
     def _key(self, batch: Any) -> tuple[int, bool]:
         return id(batch), self.subject.model.training
@@ -155,8 +155,8 @@ def content_of(batch: Any) -> list[Any] | None:
 
 def _states(messages: Messages) -> list[Tensor]:
     """What gates look at of these messages, beside the messages."""
-    found = [messages.source, messages.target, messages.edges, messages.source_states, messages.target_states]
-    found += [*(messages.lifted or ()), messages.attention, messages.logits]
+    tensors = [messages.source, messages.target, messages.edges, messages.source_states, messages.target_states]
+    tensors += [*(messages.lifted or ()), messages.attention, messages.logits]
     for more in (messages.features, messages.categories, messages.arguments):
-        found += more.values()
-    return [value for value in found if value is not None]
+        tensors += more.values()
+    return [value for value in tensors if value is not None]

@@ -154,7 +154,7 @@ class Passes:
 
         def of_edges(site: int) -> Answer:
             gate = Gated.join(gated[site]).value
-            edges = [found for (number, _), found in sorted(where.items()) if number == site and found is not None]
+            edges = [mine for (number, _), mine in sorted(where.items()) if number == site and mine is not None]
             if edges:
                 gate = gate.new_full((edge_map.count + 1,), float(not self.pools)).index_put((torch.cat(edges),), gate)[
                     :-1

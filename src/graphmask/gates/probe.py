@@ -84,11 +84,11 @@ class Probe(nn.Module):
 
         ``sees`` may narrow what the gates look at; with ``more`` batches, the scale is that of all together.
         """
-        sites, found, output = observe(replace(subject, sites=None), batch)
+        sites, messages, output = observe(replace(subject, sites=None), batch)
         subject = subject.at(sites)
         if any(site.stand_in.inputs for site in sites):  # what these arguments are is known only now
-            found = observe(subject, batch)[1]
-        specs = [sees(SiteSpec.of(found[site])) for site in sorted(found)]
+            messages = observe(subject, batch)[1]
+        specs = [sees(SiteSpec.of(messages[site])) for site in sorted(messages)]
         outputs = [output]
         for other in more:  # twice, since messages of many batches may be too much to keep
             _, seen, output = observe(subject, other)
@@ -103,8 +103,8 @@ class Probe(nn.Module):
         inputs: list[dict[str, list[Moments]]] = [{} for _ in sites]
         for number, seen_in in enumerate((batch, *more)):
             if number:
-                found = observe(subject, seen_in)[1]
-            for site, pieces in found.items():
+                messages = observe(subject, seen_in)[1]
+            for site, pieces in messages.items():
                 seen_of[site].add(pieces)
                 for key, moments in probe.gate(site).moments(pieces).items():
                     inputs[site].setdefault(key, []).append(moments)

@@ -116,7 +116,7 @@ def first_few(loader: Iterable[Any], count: int) -> tuple[list[Any], Types | Non
 
     Sites are found on that one: a layer of an edge type that it lacks would not be called.
     """
-    found: list[Any] = []
+    batches: list[Any] = []
     types: Types | None = None
     best, most = None, -1
     for batch in loader:
@@ -124,12 +124,12 @@ def first_few(loader: Iterable[Any], count: int) -> tuple[list[Any], Types | Non
         if here is not None:
             types, kinds = here if types is None else types.join(here), adapter(batch).kinds(batch)
             best, most = (batch, kinds) if kinds > most else (best, most)
-        if len(found) < count and has_edges(batch):
-            found.append(batch)
-        if len(found) == count and here is None:
+        if len(batches) < count and has_edges(batch):
+            batches.append(batch)
+        if len(batches) == count and here is None:
             break
-    if best is not None and found:
-        found = [best, *(batch for batch in found if batch is not best)][:count]
-    if not found:
+    if best is not None and batches:
+        batches = [best, *(batch for batch in batches if batch is not best)][:count]
+    if not batches:
         raise GraphMaskError("Expected at least one batch with edges in the loader, found none.")
-    return found, types
+    return batches, types

@@ -102,8 +102,8 @@ class EdgeMap:
         if self._last is not None and torch.equal(self._last[0], effective):
             return self._last[1]
         moved = self._loops_moved(effective)
-        found = self._by_ends(effective, name) if moved is None else Matched(moved)
-        return self._remembered(effective, found)
+        matched = self._by_ends(effective, name) if moved is None else Matched(moved)
+        return self._remembered(effective, matched)
 
     def _check_numbers(self, effective: Tensor, inputs: tuple[Any, ...], nodes: int, name: str) -> None:
         """Raise where a layer sees fewer nodes than there are: nobody knows which these are.
@@ -212,10 +212,10 @@ def match(mine: Tensor, theirs: Tensor) -> Tensor:
     keys, order = (theirs[0] * nodes + theirs[1]).sort(stable=True)
     nth = torch.arange(keys.numel(), device=keys.device) - torch.searchsorted(keys, keys)
     at = (torch.searchsorted(my_keys, keys) + nth).clamp_max(my_keys.numel() - 1)
-    found = torch.where(my_keys[at] == keys, my_order[at], -1)
+    positions = torch.where(my_keys[at] == keys, my_order[at], -1)
     # Past the last duplicate, the clamp may land on an equal key that is already taken.
     taken = nth >= torch.searchsorted(my_keys, keys, right=True) - torch.searchsorted(my_keys, keys)
-    return torch.empty_like(found).scatter_(0, order, found.masked_fill(taken, -1))
+    return torch.empty_like(positions).scatter_(0, order, positions.masked_fill(taken, -1))
 
 
 def effective_edges(edge_index: Any) -> Tensor:

@@ -30,21 +30,21 @@ class Hetero(Adapter):
         key = name.removesuffix("_dict")
         if key == name and key in batch._global_store:
             return batch._global_store[key]
-        found = batch.collect(key, allow_empty=True)
-        if key == "batch" and not found:  # one graph
-            found = {
+        by_type = batch.collect(key, allow_empty=True)
+        if key == "batch" and not by_type:  # one graph
+            by_type = {
                 kind: torch.zeros(num_nodes(batch, kind) or 0, dtype=torch.long, device=self._device(batch))
                 for kind in batch.node_types
             }
-        return found or None
+        return by_type or None
 
     def items(self, batch: HeteroData) -> list[tuple[str, Any]]:
         """Everything in it, by names like ``author.x`` and ``author__writes__paper.edge_attr``."""
-        found = [(key, value) for key, value in batch._global_store.items()]
+        items = [(key, value) for key, value in batch._global_store.items()]
         for kind in [*batch.node_types, *batch.edge_types]:
             name = kind if isinstance(kind, str) else "__".join(kind)
-            found += [(f"{name}.{key}", value) for key, value in batch[kind].items()]
-        return found
+            items += [(f"{name}.{key}", value) for key, value in batch[kind].items()]
+        return items
 
     def contents(self, batch: HeteroData) -> str:
         return f"HeteroData with {', '.join(sorted({name.rsplit('.', 1)[-1] for name, _ in self.items(batch)}))}"
@@ -156,9 +156,9 @@ def _row_graph(
     fitting = [(name, graph) for name, graph in readings if len(graph) == rows]
     fitting = fitting or [(name, graph) for name, graph in sent if len(graph) == rows]
     if not fitting:
-        found = ", ".join(f"{name} ({len(graph)})" for name, graph in [*readings, *sent])
+        expected = ", ".join(f"{name} ({len(graph)})" for name, graph in [*readings, *sent])
         raise GraphMaskError(
-            f"Expected output rows to be one of {found}, got {rows} rows: cannot tell which row belongs to which "
+            f"Expected output rows to be one of {expected}, got {rows} rows: cannot tell which row belongs to which "
             "graph. Use batches of one graph."
         )
     name, row_graph = fitting[0]

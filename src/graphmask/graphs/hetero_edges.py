@@ -110,9 +110,9 @@ class HeteroEdgeMap(EdgeMap):
                 for part, mine in zip(effective.split([mine.shape[1] for mine in edges], 1), edges, strict=True)
             ]
             if all(bool((shift == shift[:, :1]).all()) for shift in shifts):
-                found = [self._of(kind, mine, (), 0, name) for kind, mine in zip(kinds, edges, strict=True)]
-                together = torch.cat([part.edges for part in found if part.edges is not None])
-                return found[-1]._replace(edges=together, types=tuple(kinds))
+                matches = [self._of(kind, mine, (), 0, name) for kind, mine in zip(kinds, edges, strict=True)]
+                together = torch.cat([part.edges for part in matches if part.edges is not None])
+                return matches[-1]._replace(edges=together, types=tuple(kinds))
         here = kinds[ordinal % len(kinds)]
         return self._of(here if here in one or not one else one[0], effective, inputs, ordinal, name)
 

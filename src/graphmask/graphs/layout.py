@@ -86,8 +86,8 @@ def num_nodes(batch: HeteroData, name: str) -> int | None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where PyG can only guess it says so, and gives None
-        found: int | None = batch[name].num_nodes
-    return found
+        count: int | None = batch[name].num_nodes
+    return count
 
 
 def agreed(known: Types | None, found: Types | None, where: str, fitted: bool) -> Types | None:

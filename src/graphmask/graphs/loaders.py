@@ -93,7 +93,7 @@ class KHopLoader:
 
     def _gather(self, seeds: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Nodes, seeds first, then by hop; and edges in the order of the graph."""
-        found, edges, frontier = [seeds], [seeds.new_empty(0)], seeds
+        nodes, edges, frontier = [seeds], [seeds.new_empty(0)], seeds
         seen = torch.zeros_like(self._place, dtype=torch.bool)
         seen[seeds] = True
         for _ in range(self.hops):
@@ -101,8 +101,8 @@ class KHopLoader:
             senders = self.data.edge_index[0, edges[-1]]
             frontier = senders[~seen[senders]].unique()
             seen[frontier] = True
-            found.append(frontier)
-        return torch.cat(found), torch.cat(edges).sort().values
+            nodes.append(frontier)
+        return torch.cat(nodes), torch.cat(edges).sort().values
 
     def _incoming(self, nodes: Tensor, generator: torch.Generator) -> Tensor:
         degree = self._degree[nodes]

@@ -73,10 +73,10 @@ class Plain(Adapter):
         return None
 
     def edge_map(self, batch: Any) -> EdgeMap:
-        found, x = EdgeMap(self.edge_index(batch)), self._tensor(batch, "x")
-        if found.edge_index is not None and x is not None and x.dim() <= 2:  # of more, nodes may be any dimension
-            found.nodes = len(x)
-        return found
+        edge_map, x = EdgeMap(self.edge_index(batch)), self._tensor(batch, "x")
+        if edge_map.edge_index is not None and x is not None and x.dim() <= 2:  # of more, nodes may be any dimension
+            edge_map.nodes = len(x)
+        return edge_map
 
     def num_nodes(self, batch: Any, edge_index: Tensor | None) -> int | None:
         if isinstance(batch, Data):

@@ -127,9 +127,9 @@ def _through(below: Tensor | None, local: Tensor | None) -> Tensor | None:
 
 
 def _edges_in(inputs: Sequence[Any]) -> list[Tensor]:
-    found = []
+    edges = []
     for value in inputs:
         integers = isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)
         if isinstance(value, EdgeIndex) or (integers and value.dim() == 2 and value.shape[0] == 2) or is_sparse(value):
-            found.append(value if integers else effective_edges(value))
-    return found
+            edges.append(value if integers else effective_edges(value))
+    return edges

@@ -33,7 +33,7 @@ def reaching(
     """
     if targets is None:
         return kept
-    layers, found = layers_of(structure), torch.zeros_like(kept)
+    layers, leading = layers_of(structure), torch.zeros_like(kept)
     highest = int(edge_index.max()) + 1 if edge_index.numel() else 0
     reached = torch.zeros(max(nodes, highest, 1 + max(targets, default=-1)), dtype=torch.bool, device=kept.device)
     reached[list(targets)] = True
@@ -41,9 +41,9 @@ def reaching(
         before = reached.clone()
         for site in (number for number, at in enumerate(layers) if at == layer):
             sender, receiver = edge_index.flip(0) if structure[site].reverse else edge_index
-            found[site] = kept[site] & before[receiver]
-            reached[sender[found[site]]] = True
-    return found
+            leading[site] = kept[site] & before[receiver]
+            reached[sender[leading[site]]] = True
+    return leading
 
 
 def incoming(
@@ -51,13 +51,13 @@ def incoming(
 ) -> Incoming:
     """Index the kept messages once; with ``targets``, only those from which one of these nodes can be reached."""
     layers = layers_of(structure)
-    found: Incoming = {}
+    index: Incoming = {}
     for site, messages in enumerate(reaching(edge_index, kept, structure, nodes, targets)):
         edges = messages.nonzero().view(-1)
         ends = edge_index[:, edges].flip(0) if structure[site].reverse else edge_index[:, edges]
         for edge, source, target in zip(edges.tolist(), *ends.tolist(), strict=True):
-            found.setdefault((layers[site], target), []).append(Hop(site, edge, source, target))
-    return found
+            index.setdefault((layers[site], target), []).append(Hop(site, edge, source, target))
+    return index
 
 
 def ending_in(
@@ -65,15 +65,15 @@ def ending_in(
 ) -> list[tuple[Hop, ...]]:
     """Paths that end in ``target``, each as long as it can be, longest first; see `Explanation.paths`."""
     layers = layers_of(structure)
-    found: list[tuple[Hop, ...]] = []
+    paths: list[tuple[Hop, ...]] = []
     last = layers[-1] + 1 if layers else 0
     stack: list[tuple[int, int, tuple[Hop, ...]]] = [(last, target, ())]
-    while stack and len(found) < limit:
+    while stack and len(paths) < limit:
         layer, node, tail = stack.pop()
         below = range(layer) if persist else range(max(layer - 1, 0), layer)
         hops = [hop for k in below for hop in index.get((k, node), ())]
         # With persistence a hop two layers down is reached directly; that is one path, not several.
         stack += [(layers[hop.site], hop.source, (hop, *tail)) for hop in reversed(hops)]
         if not hops and tail:
-            found.append(tail)
-    return sorted(found, key=len, reverse=True)
+            paths.append(tail)
+    return sorted(paths, key=len, reverse=True)

@@ -92,10 +92,10 @@ class Site:
     def to_json(self) -> dict[str, Any]:
         """Types and layer only where there are several types, a stand-in only where it is more than a message."""
         optional = ("types", "layer", "heads", "kind")
-        found = {key: value for key, value in asdict(self).items() if key not in optional or value}
+        entries = {key: value for key, value in asdict(self).items() if key not in optional or value}
         if self.calls and not (self.stand_in.behind or self.stand_in.others):  # of features, messages do not tell it
-            del found["stand_in"]
-        return found
+            del entries["stand_in"]
+        return entries
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Site:
@@ -130,12 +130,12 @@ class Site:
 
 def layers_of(sites: Sequence[Site]) -> list[int]:
     """[L] the layer of every site: sites that send at the same time, each along other edge types, are one layer."""
-    found: list[int] = []
+    layers: list[int] = []
     for number, site in enumerate(sites):
         last = sites[number - 1]
         same = number > 0 and site.layer != "" and (site.layer, site.reverse) == (last.layer, last.reverse)
-        found.append(found[-1] + (not same) if found else 0)
-    return found
+        layers.append(layers[-1] + (not same) if layers else 0)
+    return layers
 
 
 def titles(sites: Sequence[Site]) -> tuple[str, ...]:
@@ -145,8 +145,8 @@ def titles(sites: Sequence[Site]) -> tuple[str, ...]:
     repeated call ``conv, call 2 (GCNConv)``. Of long names in dots, what all of them share is left out.
     """
     names = _shortened([site.module for site in sites])
-    found = [_title(site, name) for site, name in zip(sites, names, strict=True)]
-    return tuple(found) if len(set(found)) == len(found) else tuple(site.name for site in sites)
+    readable = [_title(site, name) for site, name in zip(sites, names, strict=True)]
+    return tuple(readable) if len(set(readable)) == len(readable) else tuple(site.name for site in sites)
 
 
 def _title(site: Site, name: str) -> str:

@@ -124,8 +124,8 @@ def locations(
     """
     edges, width = len(rows[0].index), rows[0].table.shape[1]
     location = top.new_empty(edges)
-    found = None if saved is None else top.new_empty(len(range(edges)[saved]) * (width + 2))
-    arrays = _array(top), LIMIT, location.numpy(), _room(found)
+    for_backward = None if saved is None else top.new_empty(len(range(edges)[saved]) * (width + 2))
+    arrays = _array(top), LIMIT, location.numpy(), _room(for_backward)
     parts, first_and_step = _parts(rows, {id(one): _array(one) for one in tables(rows)}), _first_and_step(saved or ALL)
 
     def run(start: int, stop: int, dense: np.ndarray | None) -> None:
@@ -149,7 +149,7 @@ def locations(
                 list(pool.map(run, bounds[:-1], bounds[1:], share))
             except IndexError as error:
                 raise _nowhere(error) from error
-    return location, found
+    return location, for_backward
 
 
 def _parts(rows: Sequence[Rows], table: dict[int, np.ndarray]) -> tuple[Part, ...]:

@@ -63,9 +63,9 @@ def answered(model: nn.Module, attend: AttendAt, verify: bool) -> Iterator[None]
     states: dict[nn.Module, Tensor] = {}  # that a module is called with, until it attends
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        found = kwargs.get("hidden_states", args[0] if args else None)
-        if isinstance(found, Tensor) and found.dim() == 3:
-            states[module] = found
+        hidden = kwargs.get("hidden_states", args[0] if args else None)
+        if isinstance(hidden, Tensor) and hidden.dim() == 3:
+            states[module] = hidden
 
     attentive = [module for module in model.modules() if "Attention" in type(module).__name__]
     handles: list[Any] = []
@@ -128,9 +128,9 @@ def _verify(name: str, module: nn.Module, given: Inputs, others: dict[str, Any])
     expected = own(
         module, given.query, given.key, given.value, given.mask, scaling=scaling, dropout=0.0, **more, **others
     )[0]
-    found = Attention(given, name).plain().transpose(1, 2)
+    computed = Attention(given, name).plain().transpose(1, 2)
     loose = 1e-4 if given.query.dtype in (torch.float32, torch.float64) else 2e-2
-    if expected.shape != found.shape or not torch.allclose(expected, found, rtol=loose, atol=loose):
+    if expected.shape != computed.shape or not torch.allclose(expected, computed, rtol=loose, atol=loose):
         raise GraphMaskError(
             f"Expected plain softmax attention at {name!r}, got something else ({type(module).__name__} adds to it, "
             f"for instance by {', '.join(sorted(set(others) - _HARMLESS)) or 'sinks or biases'}). Write its attention "

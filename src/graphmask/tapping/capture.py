@@ -136,11 +136,11 @@ def tap(
 def _kinds(model: nn.Module) -> dict[str, str]:
     """The class of every module by its name; of a tap, the class of the module that it lies in."""
     modules = dict(model.named_modules())
-    found = {}
+    kinds = {}
     for name, module in modules.items():
         tap = isinstance(module, (MessageTap, AdjacencyTap, AttentionTap))
-        found[name or "model"] = type(modules[name.rpartition(".")[0]] if tap else module).__name__
-    return found
+        kinds[name or "model"] = type(modules[name.rpartition(".")[0]] if tap else module).__name__
+    return kinds
 
 
 _ABSENT = object()
@@ -150,9 +150,9 @@ def _unfuse(state: Tap, layer: MessagePassing) -> list[tuple[Any, str, Any]]:
     """Make the layer build its messages one by one, and let ``state`` see softmaxes; returns what to switch back."""
     before: list[tuple[Any, str, Any]] = []
     for attribute, value in (("fuse", False), ("_decomposed_layers", 1)):
-        found = getattr(layer, attribute)
-        if found != value:
-            before.append((layer, attribute, found))
+        current = getattr(layer, attribute)
+        if current != value:
+            before.append((layer, attribute, current))
             setattr(layer, attribute, value)
     if isinstance(layer, RGCNConv) and behind.averages(layer) is False:
         # With pyg-lib all relations are multiplied at once, and messages would be other ones. (A layer that averages

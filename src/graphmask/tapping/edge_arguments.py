@@ -40,7 +40,7 @@ def per_edge(bound: inspect.BoundArguments) -> dict[str, Tensor]:
     """Tensors with a row per edge, by the name of the argument: they come after the edges, and are not per node."""
     edges: int | None = None
     nodes: set[int] = set()
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, value in bound.arguments.items():
         if isinstance(value, EdgeIndex) or (_is_integers(value) and value.dim() == 2 and value.shape[0] == 2):
             edges = value.shape[1]
@@ -49,8 +49,8 @@ def per_edge(bound: inspect.BoundArguments) -> dict[str, Tensor]:
             nodes |= {part.shape[0] for part in parts if isinstance(part, Tensor) and part.dim()}
         elif isinstance(value, Tensor) and not is_sparse(value) and value.shape[:1] == (edges,):
             of_nodes = edges in nodes and "edge" not in name  # as many nodes as edges: then the name decides
-            found |= {} if of_nodes else {name: value}
-    return found
+            tensors |= {} if of_nodes else {name: value}
+    return tensors
 
 
 def _is_integers(value: Any) -> bool:
@@ -69,7 +69,7 @@ def compared(layer: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, Any
     candidates = {} if bound is None else {n: v for n, v in per_edge(bound).items() if v.is_floating_point()}
     if not candidates:
         return {}
-    before, found = _sent(layer, args, kwargs), {}
+    before, comparing = _sent(layer, args, kwargs), {}
     if not before:
         return {}
     for name, value in candidates.items():
@@ -80,8 +80,8 @@ def compared(layer: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, Any
         after = _sent(layer, *exchanged(other, {name: shifted}))
         # In the first call: of a layer with several hops, later messages follow from what earlier ones have changed.
         if int((~torch.isclose(before[0], after[0], rtol=1e-4, atol=1e-6)).sum()) > int(some.sum()):
-            found[name] = value
-    return found
+            comparing[name] = value
+    return comparing
 
 
 @torch.no_grad()

@@ -31,13 +31,13 @@ def bindings(layer: MessagePassing) -> tuple[Binding, ...]:
     """Where a layer's `message` and `edge_update` find the softmax."""
     kind = type(layer)
     if kind not in _BINDINGS:
-        found: dict[tuple[int, str], Binding] = {}
+        softmaxes: dict[tuple[int, str], Binding] = {}
         for method in (kind.message, kind.edge_update):
             names = getattr(method, "__globals__", {})
             for name, value in names.items():
                 if getattr(value, "__wrapped__", value) is softmax:
-                    found[id(names), name] = names, name
-        _BINDINGS[kind] = tuple(found.values())
+                    softmaxes[id(names), name] = names, name
+        _BINDINGS[kind] = tuple(softmaxes.values())
     return _BINDINGS[kind]
 
 

@@ -70,10 +70,10 @@ class FeatureTap:
         of = "edge" if self.kind == "edges" else "node"
         count = edge_index.shape[1] if of == "edge" else adapter.num_nodes(batch, edge_index)
         if value is None or not value.is_floating_point() or value.dim() == 0 or value.shape[0] != count:
-            found = "none" if value is None else f"{value.dtype} of shape {tuple(value.shape)}"
+            got = "none" if value is None else f"{value.dtype} of shape {tuple(value.shape)}"
             raise GraphMaskError(
                 f"Expected floating point {self.attribute!r} with a row per {of} in the batch for "
-                f"features={self.kind!r}, got {found}. Numbers of classes are no features: make them one-hot, or "
+                f"features={self.kind!r}, got {got}. Numbers of classes are no features: make them one-hot, or "
                 "explain the part of the model behind their embedding."
             )
         return value
@@ -91,7 +91,7 @@ class FeatureTap:
     def messages(self, site: int, value: Tensor, first: int, ends: Tensor) -> Messages:
         """What gates look at; ``first`` is the number of the first gate in the arrays of the batch."""
         rows = value.reshape(len(value), -1).detach()
-        found = Messages(
+        messages = Messages(
             site=site,
             piece=0,
             value=rows.reshape(-1, 1) if self.each else rows,
@@ -101,9 +101,9 @@ class FeatureTap:
             edges=torch.arange(first, first + ends.shape[1], device=ends.device),
         )
         if self.each:
-            found.source_states, found.whole, found.num_relations = rows, rows, rows.shape[1]
-            found.categories["column"] = torch.arange(rows.shape[1], device=rows.device).repeat(len(rows))
-        return found
+            messages.source_states, messages.whole, messages.num_relations = rows, rows, rows.shape[1]
+            messages.categories["column"] = torch.arange(rows.shape[1], device=rows.device).repeat(len(rows))
+        return messages
 
 
 # `masked`, where the user calls the model ---------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def masked_input(model: nn.Module, features: ExplainedFeatures) -> Iterator[None
         named = [key for key in given if names.get(key, key) == attribute]
         inside = [key for key, value in given.items() if holds(value)]
         alike = [key for key, value in given.items() if _fits(value, features)]
-        at = next((found[0] for found in (named, inside, alike) if len(found) == 1), None)
+        at = next((keys[0] for keys in (named, inside, alike) if len(keys) == 1), None)
         if at is None:
             raise GraphMaskError(
                 f"Expected one argument of the model that is {attribute!r}, or a batch that has it, found none. Name "

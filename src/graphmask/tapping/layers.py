@@ -164,9 +164,9 @@ class TappedLayer:
             return args, kwargs
         mine = self.silent or [number for number, site in enumerate(self.sites) if site.module == self.name]
         bound = edge_arguments.bind(self.layer, args, kwargs)
-        found = {} if bound is None else edge_arguments.per_edge(bound)
+        arguments = {} if bound is None else edge_arguments.per_edge(bound)
         given = (*args, *kwargs.values())
-        rows = self._rows(self.sites[mine[0]], len(next(iter(found.values()))), given) if found else None
+        rows = self._rows(self.sites[mine[0]], len(next(iter(arguments.values()))), given) if arguments else None
         if bound is None or rows is None:
             return args, kwargs
         assert mask.of_edges is not None
@@ -175,13 +175,13 @@ class TappedLayer:
         gate = torch.stack([_rows_of(answer[0].detach(), rows) for answer in answers]).amax(0)
         if mask.exchange is not None:
             order = exchange_order(gate, mask.exchange)
-            found = {name: value[order] for name, value in found.items()}
+            arguments = {name: value[order] for name, value in arguments.items()}
         baseline = answers[0][1].detach()
         constants = self.sites[mine[0]].stand_in.inputs_of(baseline[rows] if baseline.dim() > 1 else baseline)
         for name, constant in constants.items():
-            if name in found and math.prod(found[name].shape[1:]) == constant.shape[-1]:
-                found[name] = between(found[name], gate, constant)
-        return edge_arguments.exchanged(bound, found)
+            if name in arguments and math.prod(arguments[name].shape[1:]) == constant.shape[-1]:
+                arguments[name] = between(arguments[name], gate, constant)
+        return edge_arguments.exchanged(bound, arguments)
 
     def _rows(self, site: Site, number: int, given: tuple[Any, ...]) -> Tensor | slice | None:
         """Which of the user's edges a layer's arguments have a row for; None if that is not known."""
@@ -236,10 +236,10 @@ class TappedLayer:
             return
         self.compared, self.tap.asleep = True, True
         try:
-            found = edge_arguments.compared(self.layer, args, kwargs)
+            compared = edge_arguments.compared(self.layer, args, kwargs)
         finally:
             self.tap.asleep = False
-        first, inputs = sites[mine[0]], tuple((name, math.prod(value.shape[1:])) for name, value in found.items())
+        first, inputs = sites[mine[0]], tuple((name, math.prod(value.shape[1:])) for name, value in compared.items())
         sites[mine[0]] = replace(first, stand_in=replace(first.stand_in, inputs=inputs))
 
     # What is known of its messages ---------------------------------------------------------------------------

@@ -56,30 +56,30 @@ def __getattr__(name: str) -> Any:
 
 def named_modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The same as ``model.named_modules()``, without its nested generators: small models notice them at every call."""
-    found: dict[int, tuple[str, nn.Module]] = {}
+    named: dict[int, tuple[str, nn.Module]] = {}
     stack = [("", model)]
     while stack:
         name, module = here = stack.pop()
-        if id(module) in found:
+        if id(module) in named:
             continue
-        found[id(module)] = here
+        named[id(module)] = here
         if module._modules:
             prefix = f"{name}." if name else ""
             stack += [(prefix + key, inner) for key, inner in reversed(module._modules.items()) if inner is not None]
-    return list(found.values())
+    return list(named.values())
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """The same as ``model.modules()``, likewise."""
-    found: dict[int, nn.Module] = {}
+    modules: dict[int, nn.Module] = {}
     stack = [model]
     while stack:
         module = stack.pop()
-        if id(module) not in found:
-            found[id(module)] = module
+        if id(module) not in modules:
+            modules[id(module)] = module
             if module._modules:
                 stack += [inner for inner in reversed(module._modules.values()) if inner is not None]
-    return list(found.values())
+    return list(modules.values())
 
 
 def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:

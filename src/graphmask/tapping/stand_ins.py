@@ -20,10 +20,10 @@ from graphmask.tapping.trace import no_messages
 
 def observe(subject: Subject, batch: Any) -> tuple[tuple[Site, ...], dict[int, list[Messages]], Tensor]:
     """Sites, all messages of each, and the output."""
-    found: dict[int, list[Messages]] = {}
+    by_site: dict[int, list[Messages]] = {}
 
     def visit(messages: Messages) -> None:
-        found.setdefault(messages.site, []).append(messages)
+        by_site.setdefault(messages.site, []).append(messages)
 
     with subject.tap(visit, subject.edge_map(batch)) as state:
         output = subject(batch)
@@ -31,7 +31,7 @@ def observe(subject: Subject, batch: Any) -> tuple[tuple[Site, ...], dict[int, l
             raise no_messages()
         if subject.sites is not None:
             state.check_complete()
-    return tuple(state.sites), found, output
+    return tuple(state.sites), by_site, output
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Seen:
 
     def add(self, pieces: list[Messages]) -> None:
         _append(self.messages, torch.cat([piece.rows() for piece in pieces]))
-        logits = [found for piece in pieces if (found := piece.compared()) is not None]
+        logits = [compared for piece in pieces if (compared := piece.compared()) is not None]
         if logits:
             _append(self.logits, torch.cat(logits))
         if pieces[0].arguments:
@@ -61,9 +61,9 @@ class Seen:
         """The mean of everything: a baseline."""
         whole = self.stand_in.left_out(self.replaced[0].mean if self.replaced else torch.zeros(()))
         sizes = [self.stand_in.message, self.stand_in.logits, self.stand_in.others - self.stand_in.logits]
-        for part, found in zip(whole.split(sizes), (self.replaced, self.logits, self.arguments), strict=True):
-            if found and len(part):
-                part.copy_(Moments.union(found).mean)
+        for part, moments in zip(whole.split(sizes), (self.replaced, self.logits, self.arguments), strict=True):
+            if moments and len(part):
+                part.copy_(Moments.union(moments).mean)
         return whole
 
 
@@ -105,9 +105,9 @@ def contributions(subject: Subject, batch: Any, site: int) -> Tensor:
         def at(call: Call) -> Answer:
             nonlocal degree
             if call.site == site:
-                found = torch.bincount(call.target, minlength=max(len(degree), 1))
-                found[: len(degree)] += degree.to(found)
-                degree = found if not is_open else degree
+                counts = torch.bincount(call.target, minlength=max(len(degree), 1))
+                counts[: len(degree)] += degree.to(counts)
+                degree = counts if not is_open else degree
             shut = call.site == site and not is_open
             gate = torch.full(call.target.shape, not shut, device=call.target.device)
             return gate, sites[call.site].stand_in.left_out(torch.zeros((), device=gate.device))
@@ -115,17 +115,17 @@ def contributions(subject: Subject, batch: Any, site: int) -> Tensor:
         return Mask(at)
 
     for is_open in (True, False):
-        found: list[Tensor] = []
+        per_call: list[Tensor] = []
         handle = None
         try:
             with subject.tap(mask(is_open), edge_map):
                 # After the tap's own hook: what the layer's output has become.
-                handle = layer.register_forward_hook(lambda _, __, output, found=found: found.append(output.clone()))
+                handle = layer.register_forward_hook(lambda _, __, output, found=per_call: found.append(output.clone()))
                 subject(batch)
         finally:
             if handle is not None:
                 handle.remove()
-        outputs.append(found)
+        outputs.append(per_call)
     difference = outputs[0][turn] - outputs[1][turn]
     degree = torch.nn.functional.pad(degree, (0, len(difference) - len(degree))).to(difference.device)
     rows = difference[degree > 0]

@@ -84,12 +84,12 @@ class Subject:
 
     def edge_map(self, batch: Any) -> EdgeMap:
         """What tells whose edges a layer sends along, and what else has gates."""
-        found = batches.edge_map_of(batch)
+        edge_map = batches.edge_map_of(batch)
         if self.features is not None:
             self.features.read(batch)
-            assert found.edge_index is not None
-            found.more = self.features.ends(batch, found.edge_index)
-        return found
+            assert edge_map.edge_index is not None
+            edge_map.more = self.features.ends(batch, edge_map.edge_index)
+        return edge_map
 
     def tap(
         self, visit: Visit | Mask, edges: Tensor | EdgeMap | None = None, *, recompute: bool = False
