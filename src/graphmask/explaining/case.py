@@ -230,10 +230,10 @@ class Case:
         split = self.split
         if split.row_each:
             return per_row
-        rows = torch.bincount(split.row_graph, minlength=split.count).clamp_min(1)
+        counts = torch.bincount(split.row_graph, minlength=split.count).clamp_min(1)
         values = double(per_row)
-        graph, rows = split.row_graph.to(values.device), rows.to(values.device)
-        means = values.new_zeros(split.count).index_add(0, graph, values) / rows
+        graph, counts = split.row_graph.to(values.device), counts.to(values.device)
+        means = values.new_zeros(split.count).index_add(0, graph, values) / counts
         return back(means, per_row.device).to(per_row.dtype)
 
     def distance(self, output: Tensor) -> Tensor:

@@ -99,12 +99,12 @@ class Tally:
         return float(self.sums[0])
 
     def verdict(self) -> Verdict:
-        rows, divergence, squares, flips, within = self.sums[:5].tolist()
+        count, divergence, squares, flips, within = self.sums[:5].tolist()
         kept, carried = self.sums[5:].view(2, -1)
-        mean = divergence / rows
-        variance = max(squares / rows - mean**2, 0.0)
+        mean = divergence / count
+        variance = max(squares / count - mean**2, 0.0)
         retained = torch.where(carried > 0, kept / carried.clamp_min(1), 0.0)
-        return Verdict(mean, flips / rows, tuple(retained.tolist()), (variance / rows) ** 0.5, within / rows)
+        return Verdict(mean, flips / count, tuple(retained.tolist()), (variance / count) ** 0.5, within / count)
 
 
 class Validation:
@@ -155,14 +155,14 @@ class Validation:
         sums = torch.zeros(5 + 2 * sites, dtype=torch.double)
         limits = torch.tensor(list(thresholds))[:, None]
         for batch, original in self.batches:
-            kept = original.values > limits.to(original.values.device)
-            masked = self.probe.masked(self.subject, batch, original.edge_map, kept)
+            opened = original.values > limits.to(original.values.device)
+            masked = self.probe.masked(self.subject, batch, original.edge_map, opened)
             divergence = double(self.divergence(original.output, masked))
             flips = self.divergence.flips(original.output, masked)
             of_rows = [divergence.sum(), (divergence**2).sum(), flips.sum(), (divergence <= self.tolerance).sum()]
             sums[0] += masked.shape[0]
             sums[1:5] += torch.stack([value.cpu().double() for value in of_rows])
-            sums[5:] += torch.cat([kept.sum(1), original.carried.sum(1)]).cpu()
+            sums[5:] += torch.cat([opened.sum(1), original.carried.sum(1)]).cpu()
         return Tally(self.team.sum(sums))
 
 

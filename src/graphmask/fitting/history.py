@@ -71,10 +71,10 @@ class History:
         if self.verdict is None:
             return "GraphMask: not fitted yet."
         verdict = self.verdict
-        kept = ", ".join(f"{name} {share:.1%}" for name, share in zip(self.names, verdict.retained, strict=False))
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in zip(self.names, verdict.retained, strict=False))
         lines = [
             f"GraphMask: {self.steps:,} steps in {self.seconds:.0f} s.",
-            f"Kept: {verdict.share:.1%} of the messages ({kept}).",
+            f"Kept: {verdict.share:.1%} of the messages ({shares}).",
             f"Divergence {verdict.divergence:.3g} (upper bound {verdict.upper:.3g}), tolerance "
             f"{self.tolerance:.3g}; {verdict.within:.0%} of the rows are within tolerance, "
             f"{verdict.flips:.1%} change their prediction.",

@@ -78,10 +78,10 @@ class AttentionGate(Gate):
             if not bool(call.pairs.nodes.any()):
                 continue
             for key, parts in self._inputs(messages).items():
-                rows = torch.cat([part[call.pairs.nodes] for part in parts], -1)  # padding is no node
-                moments.setdefault(key, []).append(Moments.of(rows))
-            rows = self._faint(messages).movedim(1, -1)[call.pairs.allowed]
-            moments.setdefault("attention", []).append(Moments.of(rows))
+                values = torch.cat([part[call.pairs.nodes] for part in parts], -1)  # padding is no node
+                moments.setdefault(key, []).append(Moments.of(values))
+            values = self._faint(messages).movedim(1, -1)[call.pairs.allowed]
+            moments.setdefault("attention", []).append(Moments.of(values))
         return {key: Moments.union(parts) for key, parts in moments.items()}
 
     @torch.no_grad()

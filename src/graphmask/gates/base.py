@@ -63,7 +63,7 @@ class SiteSpec:
 
     def widened(self, other: SiteSpec) -> SiteSpec:
         """With room for what another batch shows."""
-        room = {key: max(rows, other.categories.get(key, 0)) for key, rows in self.categories.items()}
+        room = {key: max(count, other.categories.get(key, 0)) for key, count in self.categories.items()}
         return replace(self, categories=room, lifted=self.lifted and other.lifted)
 
 

@@ -122,11 +122,11 @@ class EdgeGate(Gate):
         sizes |= {f"feature:{key}": size for key, size in spec.features.items()}
         self.sizes = {key: size for key, size in sizes.items() if size}
         self.weights = nn.ParameterDict({key: linear(hidden, size, generator) for key, size in self.sizes.items()})
-        tables = {f"category:{key}": rows for key, rows in spec.categories.items()}
+        tables = {f"category:{key}": count for key, count in spec.categories.items()}
         if spec.pieces > 1:
             tables["piece"] = spec.pieces
         self.tables = nn.ParameterDict(
-            {key: nn.Parameter(torch.randn(rows, hidden, generator=generator)) for key, rows in tables.items()}
+            {key: nn.Parameter(torch.randn(count, hidden, generator=generator)) for key, count in tables.items()}
         )
         self.bias = nn.Parameter(torch.zeros(hidden))
         self.norm = nn.LayerNorm(hidden)
@@ -160,12 +160,12 @@ class EdgeGate(Gate):
 
     @torch.no_grad()
     def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
-        rows: dict[str, list[Tensor]] = {key: [] for key in self.sizes}
+        inputs: dict[str, list[Tensor]] = {key: [] for key in self.sizes}
         for messages in pieces:
             for key, value in self._inputs(messages).items():
-                if value.shape[0] and not (key in ("source", "target") and rows[key]):
-                    rows[key].append(value)
-        return {key: Moments.of(torch.cat(parts)) for key, parts in rows.items() if parts}
+                if value.shape[0] and not (key in ("source", "target") and inputs[key]):
+                    inputs[key].append(value)
+        return {key: Moments.of(torch.cat(parts)) for key, parts in inputs.items() if parts}
 
     @torch.no_grad()
     def start_at(self, location: float) -> None:

@@ -221,9 +221,9 @@ def blend_backward(
     ``picked`` (sender of each, N).
     """
     width = grad.shape[1]
-    copies, rows = (None, ALL) if saved is None else (_array(saved[0]), saved[1])
+    copies, which = (None, ALL) if saved is None else (_array(saved[0]), saved[1])
     source, nodes = (None, 0) if picked is None else (_array(picked[0].long()), picked[1])
-    d_gate = None if copies is None else gate.new_empty(len(gate)) if rows == ALL else gate.new_zeros(len(gate))
+    d_gate = None if copies is None else gate.new_empty(len(gate)) if which == ALL else gate.new_zeros(len(gate))
     d_baseline = grad.new_zeros(width) if of_baseline else None
     d_messages = grad.new_empty(grad.shape) if of_messages else None
     d_nodes = None if source is None else grad.new_zeros(nodes, width)
@@ -238,7 +238,7 @@ def blend_backward(
             _room(d_baseline),
             _room(d_messages),
             _room(d_nodes),
-            *_first_and_step(rows),
+            *_first_and_step(which),
         )
     except IndexError as error:
         raise _nowhere(error) from error

@@ -166,18 +166,18 @@ class TappedLayer:
         bound = edge_arguments.bind(self.layer, args, kwargs)
         arguments = {} if bound is None else edge_arguments.per_edge(bound)
         given = (*args, *kwargs.values())
-        rows = self._rows(self.sites[mine[0]], len(next(iter(arguments.values()))), given) if arguments else None
-        if bound is None or rows is None:
+        positions = self._rows(self.sites[mine[0]], len(next(iter(arguments.values()))), given) if arguments else None
+        if bound is None or positions is None:
             return args, kwargs
         assert mask.of_edges is not None
         answers = [mask.of_edges(site) for site in mine]
         # Without a gradient: the root of a sum of weights has none where it is zero.
-        gate = torch.stack([_rows_of(answer[0].detach(), rows) for answer in answers]).amax(0)
+        gate = torch.stack([_rows_of(answer[0].detach(), positions) for answer in answers]).amax(0)
         if mask.exchange is not None:
             order = exchange_order(gate, mask.exchange)
             arguments = {name: value[order] for name, value in arguments.items()}
         baseline = answers[0][1].detach()
-        constants = self.sites[mine[0]].stand_in.inputs_of(baseline[rows] if baseline.dim() > 1 else baseline)
+        constants = self.sites[mine[0]].stand_in.inputs_of(baseline[positions] if baseline.dim() > 1 else baseline)
         for name, constant in constants.items():
             if name in arguments and math.prod(arguments[name].shape[1:]) == constant.shape[-1]:
                 arguments[name] = between(arguments[name], gate, constant)
@@ -190,8 +190,8 @@ class TappedLayer:
             return pooled if len(pooled) == number else None
         if len(site.edge_types) == 1 and edge_map.edge_type is not None:
             kinds = edge_map.edge_type == edge_map.all_types.index(site.edge_types[0])
-            rows = kinds.nonzero().view(-1)
-            return rows if len(rows) == number else None
+            positions = kinds.nonzero().view(-1)
+            return positions if len(positions) == number else None
         return slice(None) if number == edge_map.count else None
 
     def _compare(
@@ -210,13 +210,13 @@ class TappedLayer:
         # Gates learn from their messages alone: a gradient through the softmax takes another pass over all messages.
         gate = gate.detach()
         if edges != whole:  # relation by relation: a dropped edge is in none
-            rows = None if relation is None else (relation == next(turns)).nonzero().view(-1)
-            if rows is None or len(rows) != edges:
+            some = None if relation is None else (relation == next(turns)).nonzero().view(-1)
+            if some is None or len(some) != edges:
                 raise GraphMaskError(
                     f"Expected module {self.name!r} to compare all of its edges in a softmax, or one relation after "
                     f"another, got {edges} of {whole}. Pass its messages through a MessageTap instead."
                 )
-            return edge_softmax.mixed(logits, gate[rows], logits.new_full(logits.shape[1:], ABSENT).flatten(), dim)
+            return edge_softmax.mixed(logits, gate[some], logits.new_full(logits.shape[1:], ABSENT).flatten(), dim)
         if not stand_in.logits:
             return logits
         constant = stand_in.logits_of(baseline) if mask.logits is None else mask.logits(call.site)

@@ -54,8 +54,8 @@ class Messages(Call):
         if self.lifted is None:
             return False
         x, weight = self.lifted
-        rows = x.index_select(0, self.source)
-        return torch.allclose(self.flat(), rows if weight is None else rows * weight[:, None], rtol=1e-4, atol=1e-6)
+        x_j = x.index_select(0, self.source)
+        return torch.allclose(self.flat(), x_j if weight is None else x_j * weight[:, None], rtol=1e-4, atol=1e-6)
 
     def flat(self) -> Tensor:
         """[E', D]: one row per edge, heads and stacks side by side."""

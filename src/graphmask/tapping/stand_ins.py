@@ -128,6 +128,6 @@ def contributions(subject: Subject, batch: Any, site: int) -> Tensor:
         outputs.append(per_call)
     difference = outputs[0][turn] - outputs[1][turn]
     degree = torch.nn.functional.pad(degree, (0, len(difference) - len(degree))).to(difference.device)
-    rows = difference[degree > 0]
+    received = difference[degree > 0]
     assert isinstance(layer, MessagePassing)
-    return rows if behind.averages(layer) else rows / degree[degree > 0][:, None]
+    return received if behind.averages(layer) else received / degree[degree > 0][:, None]
