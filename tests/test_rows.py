@@ -18,6 +18,8 @@ from graphmask import Explanation, GraphMask, GraphMaskError, masked
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method
 from graphmask.explaining.rows import rows_of
+from graphmask.graphs.retained_paths import passed_on
+from graphmask.graphs.sites import Site
 from methods.common import NAMES, OF_ATTENTION, quick
 from reference.small import Small, graph
 
@@ -104,6 +106,62 @@ def test_exactly_what_can_reach_the_node(model: Nodes, seed: int, node: int) -> 
             moved = row_of(model, data, whole, kept)[node] - whole.original[node]
             # What is in the field moves the row, and nothing else does. (A message may happen to be tiny.)
             assert (float(moved.abs().max()) > 1e-15) == bool(explanation.carried[site, edge])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_is_passed_on_by_enumeration(reverse: bool) -> None:
+    torch.manual_seed(1)
+    edges = torch.randint(6, (2, 18))
+    values, read = torch.rand(3, 18), torch.tensor([False, False, False, True, True, False])
+    structure = [Site(name, name, (0,), reverse=reverse and name == "b") for name in "abc"]
+
+    def ends(site: int, edge: int) -> list[int]:
+        return edges[:, edge].tolist()[:: -1 if structure[site].reverse else 1]
+
+    def onward(site: int, node: int) -> float:
+        """The most that is left of a message that waits at ``node`` before ``site``."""
+        if site == 3:
+            return float(read[node])
+        ways = [e for e in range(18) if ends(site, e)[0] == node]
+        on = [float(values[site, e]) * onward(site + 1, ends(site, e)[1]) for e in ways]
+        return max([onward(site + 1, node), *on])
+
+    passed = passed_on(edges, values, structure, read)
+    for site in range(3):
+        for e in range(18):
+            wanted = float(values[site, e]) * onward(site + 1, ends(site, e)[1])
+            assert float(passed[site, e]) == pytest.approx(wanted, abs=1e-6)
+
+
+class Drawn(GraphMask):
+    """Every gate is as likely open as shut, whatever was fitted."""
+
+    def choose(self, case: Case) -> Choice:
+        generator = torch.Generator().manual_seed(case.trace.values.numel())
+        values = 3 * torch.randn(case.trace.values.shape, generator=generator)
+        trace = replace(case.trace, values=values.masked_fill(~case.trace.carried, -torch.inf))
+        return super().choose(replace(case, trace=trace))
+
+
+@pytest.mark.filterwarnings("ignore:GraphMask")
+@pytest.mark.parametrize("model", [Nodes(layers=3), Jumping()], ids=["plain", "jumping"])
+def test_kept_messages_that_are_not_passed_on_to_the_row_are_dropped(model: Nodes) -> None:
+    explainer, dropped = Drawn(model, divergence="kl"), 0
+    explainer.fit([graph(seed, nodes=8, edges=16) for seed in range(4)], epochs=3, progress=False)
+    for seed in range(6):
+        data, node = graph(seed, nodes=8, edges=16), seed % 8
+        whole = explainer.explain(data, repair=False, allow_infeasible=True)
+        explanation = explainer.explain(data, index=node, repair=False, allow_infeasible=True)
+        assert not bool((explanation.kept & ~whole.kept).any())
+        assert bool((explanation.scores <= whole.scores).all())
+        assert torch.allclose(explanation.masked, whole.masked[[node]], atol=1e-12)
+        dropped += int((whole.kept & explanation.carried & ~explanation.kept).sum())
+        for site, edge in explanation.kept.nonzero().tolist():  # each of the others has an influence
+            fewer = explanation.kept.clone()
+            fewer[site, edge] = False
+            row = row_of(model, data, explanation, fewer)[[node]]
+            assert float((row - explanation.masked).abs().max()) > 1e-15
+    assert dropped > 0
 
 
 @settings(max_examples=15)

@@ -19,6 +19,7 @@ from graphmask.divergence import Function
 from graphmask.errors import GraphMaskError
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method, check_tolerance
+from graphmask.explaining.rows import for_rows
 from graphmask.fitting import checkpoint, history, saved, starting
 from graphmask.fitting.calibration import MARGIN, sparsest
 from graphmask.fitting.held_out import divided
@@ -317,7 +318,8 @@ class GraphMask(Method):
         if case.whole:  # what cannot reach the rows that are asked about is not carried
             locations = locations.masked_fill(~case.trace.carried, -torch.inf)
         scores = hard_concrete.probability_open(locations)  # exactly 0 where nothing is carried: -inf was read
-        return Choice(scores, hard_concrete.hard(locations), self.probe.stand_ins())
+        choice = Choice(scores, hard_concrete.hard(locations), self.probe.stand_ins())
+        return choice if case.read is None else for_rows(choice, case.trace, case.read)
 
     def check_ready(self, allow_infeasible: bool) -> None:
         verdict = self._fitted().verdict

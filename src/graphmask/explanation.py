@@ -94,7 +94,9 @@ class Explanation(Retained):
 
     edge_index: Tensor  #: [2, E], the graph as the user passed it
     kept: Tensor  #: bool [L, E]
-    scores: Tensor  #: float [L, E]; GraphMask's is the probability that the gate is non-zero, above 1/2 means kept
+    #: float [L, E]; GraphMask's is the probability that the gate is non-zero, above 1/2 means kept; with `index`, that
+    #: all gates on the best way to what was asked about are
+    scores: Tensor
     carried: Tensor  #: bool [L, E], False where the site sends nothing along that edge, or nothing that `index` can see
     original: Tensor  #: the model's output
     masked: Tensor  #: its output with hard gates

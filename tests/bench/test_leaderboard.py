@@ -17,6 +17,7 @@ from graphmask.cli import app
 from graphmask.errors import GraphMaskError
 from graphmask.experiments.bench.leaderboard import figures, models, ours, pages, run, sets, shipped
 from graphmask.fitting.training import Recipe
+from graphmask.graphs.retained_paths import passed_on
 
 
 def board(of_nodes: bool, recipe: models.Recipe | None = None) -> sets.Board:
@@ -37,36 +38,12 @@ def board(of_nodes: bool, recipe: models.Recipe | None = None) -> sets.Board:
     return sets.Board("small", model, 50.0, graphs, graphs, questions[:2], questions, recipe.layers, 3)
 
 
-def test_paths_to_a_node_by_enumeration() -> None:
-    torch.manual_seed(1)
-    pairs = torch.tensor(list(nx.gnm_random_graph(6, 9, seed=1).edges)).t()
-    edge_index = torch.cat([pairs, pairs.flip(0)], 1)
-    gates = torch.rand(3, edge_index.shape[1])
-    found = ours.lead_to(gates, edge_index, torch.tensor([4, 0]), 6)
-
-    def best(site: int, node: int, end: int) -> float:
-        """The most open way on from ``node``, before the layer ``site``."""
-        if site == 3:
-            return float(node == end)
-        on = [
-            float(gates[site, e]) * best(site + 1, int(edge_index[1, e]), end)
-            for e in range(18)
-            if edge_index[0, e] == node
-        ]
-        return max([best(site + 1, node, end), *on])
-
-    for row, end in enumerate((4, 0)):
-        for site in range(3):
-            for e in range(18):
-                wanted = float(gates[site, e]) * best(site + 1, int(edge_index[1, e]), end)
-                assert float(found[row, site, e]) == pytest.approx(wanted, abs=1e-6)
-
-
 def test_dropping_what_does_not_lead_to_a_node_leaves_it_alone() -> None:
     one = board(True)
     explanation = graphmask.methods.get("random")(one.model).explain(one.questions[0].graph)
     for question, answer in zip(one.questions, ours.answer_nodes(explanation, one.questions), strict=True):
-        paths = ours.lead_to(explanation.kept.float(), explanation.edge_index, torch.tensor([question.node]), 7)[0] > 0
+        node = torch.arange(7) == question.node
+        paths = passed_on(explanation.edge_index, explanation.kept.float(), explanation.structure, node) > 0
         mine = copy.copy(explanation)
         mine.kept = paths
         with torch.no_grad(), graphmask.masked(one.model, mine) as model:
@@ -214,8 +191,9 @@ def test_ours_is_graphmask_as_everybody_gets_it(of_nodes: bool, monkeypatch: pyt
     for question, answer in zip(one.questions, found.answers, strict=True):
         wanted = explainer.explain(question.graph, allow_infeasible=True)
         if of_nodes:
-            node = torch.tensor([question.node])
-            scores = ours.lead_to(wanted.scores, wanted.edge_index, node, 7)[0].mean(0)
+            alone = explainer.explain(question.graph, index=question.node, repair=False, allow_infeasible=True)
+            scores = alone.scores.mean(0)
+            assert torch.equal(answer.kept, alone.kept.any(0))
         else:
             scores = wanted.scores.mean(0)
         torch.testing.assert_close(answer.scores, scores)

@@ -54,6 +54,7 @@ class Case:
     batch: Any
     trace: Trace
     whole: bool = False  #: explained as one, however many graphs there are
+    read: Tensor | None = None  #: bool [N] the nodes that the rows asked about are made from; None: any may be
 
     @property
     def model(self) -> nn.Module:

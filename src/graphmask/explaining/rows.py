@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from graphmask.errors import GraphMaskError
-from graphmask.explaining.case import Case
+from graphmask.explaining.case import Case, Choice
 from graphmask.graphs import batches
-from graphmask.graphs.sites import layers_of
+from graphmask.graphs.retained_paths import passed_on
 from graphmask.tapping.subject import Rows
 from graphmask.tapping.trace import Trace
 
@@ -47,23 +47,18 @@ def rows_of(index: Index, count: int) -> tuple[int, ...]:
 
 
 def receptive_field(trace: Trace, read: Tensor) -> Tensor:
-    """bool [L, E]: messages from which the final states of the nodes ``read`` (bool [N]) can be reached.
+    """bool [L, E]: messages from which the final states of the nodes ``read`` (bool [N]) can be reached."""
+    return passed_on(trace.edge_index, trace.carried.float(), trace.sites, read) > 0
 
-    From the last site to the first: what a reached node receives is in the field, and whoever sent it is reached. A
-    node once reached stays so, for its state may persist over any site (skip and jumping connections). Sites are
-    taken to work in the order in which they were called; those of one layer send at the same time.
+
+def for_rows(choice: Choice, trace: Trace, read: Tensor) -> Choice:
+    """The choice where only the nodes ``read`` (bool [N]) matter: a message counts as far as it is passed on to them.
+
+    A kept message whose receiver sends on nothing that is kept, and is not asked about, changes no row that is: it is
+    dropped too. Scores are multiplied along the best way, as the probabilities that all its gates are open.
     """
-    reached, field, layers = read.clone(), torch.zeros_like(trace.carried), layers_of(trace.sites)
-    for layer in reversed(range(max(layers, default=-1) + 1)):
-        before = reached.clone()
-        for site in (number for number, at in enumerate(layers) if at == layer):
-            sender, receiver = trace.edge_index.flip(0) if trace.sites[site].reverse else trace.edge_index
-            read_here = before[receiver]
-            if not trace.sites[site].calls:  # features of an edge, which layers may send along either way
-                read_here = read_here | before[sender]
-            field[site] = trace.carried[site] & read_here
-            reached[sender[field[site]]] = True
-    return field
+    kept = passed_on(trace.edge_index, choice.kept.float(), trace.sites, read) > 0
+    return replace(choice, kept=kept, scores=passed_on(trace.edge_index, choice.scores, trace.sites, read))
 
 
 def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> Tensor:
@@ -125,4 +120,4 @@ def asked_about(case: Case, rows: tuple[int, ...], where: str) -> Case:
             stacklevel=5,
         )
         return case
-    return replace(case, trace=replace(trace, carried=field))
+    return replace(case, trace=replace(trace, carried=field), read=read)

@@ -24,26 +24,38 @@ class Hop(NamedTuple):
 Incoming = dict[tuple[int, int], list[Hop]]
 
 
+def passed_on(edge_index: Tensor, values: Tensor, structure: Sequence[Site], read: Tensor) -> Tensor:
+    """[L, E] of every message, how much of it reaches the nodes ``read`` (bool [N]): 0 where no way leads there.
+
+    ``values`` [L, E] from 0 to 1 say how much of a message is sent. What is left of it at the end is the product of
+    the values along the best way. The search runs backwards from the last site to the first: what a node that is read
+    receives is read, and so is whoever sent it. A node may hold its state over any site (skip and jumping connections).
+    Sites are taken to work in the order in which they were called; those of one layer send at the same time.
+    """
+    layers, passed = layers_of(structure), torch.zeros_like(values)
+    arrives = read.to(values.dtype)
+    for layer in reversed(range(max(layers, default=-1) + 1)):
+        before = arrives.clone()
+        for site in (number for number, at in enumerate(layers) if at == layer):
+            sender, receiver = edge_index.flip(0) if structure[site].reverse else edge_index
+            onward = before[receiver]
+            if not structure[site].calls:  # features of an edge, which layers may send along either way
+                onward = onward.maximum(before[sender])
+            passed[site] = values[site] * onward
+            arrives.scatter_reduce_(0, sender, passed[site], "amax")
+    return passed
+
+
 def reaching(
     edge_index: Tensor, kept: Tensor, structure: Sequence[Site], nodes: int, targets: Sequence[int] | None = None
 ) -> Tensor:
-    """bool [L, E]: kept messages from which kept messages lead to one of the nodes ``targets``; by default, all.
-
-    The search runs backwards over whole tensors: it takes one pass however many nodes there are.
-    """
+    """bool [L, E]: kept messages from which kept messages lead to one of the nodes ``targets``; by default, all."""
     if targets is None:
         return kept
-    layers, leading = layers_of(structure), torch.zeros_like(kept)
     highest = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    reached = torch.zeros(max(nodes, highest, 1 + max(targets, default=-1)), dtype=torch.bool, device=kept.device)
-    reached[list(targets)] = True
-    for layer in reversed(range(max(layers, default=-1) + 1)):
-        before = reached.clone()
-        for site in (number for number, at in enumerate(layers) if at == layer):
-            sender, receiver = edge_index.flip(0) if structure[site].reverse else edge_index
-            leading[site] = kept[site] & before[receiver]
-            reached[sender[leading[site]]] = True
-    return leading
+    read = torch.zeros(max(nodes, highest, 1 + max(targets, default=-1)), dtype=torch.bool, device=kept.device)
+    read[list(targets)] = True
+    return passed_on(edge_index, kept.float(), structure, read) > 0
 
 
 def incoming(

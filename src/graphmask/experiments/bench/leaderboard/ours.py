@@ -1,4 +1,4 @@
-"""GraphMask under default settings; per-layer scores become one number per edge, and for a node those of its paths."""
+"""GraphMask under default settings; per-layer scores become one number per edge."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from graphmask.analysis.tally import Tally
 from graphmask.experiments.bench.leaderboard.sets import Board, Question, together
 from graphmask.explainer import GraphMask
 from graphmask.explanation import Explanation
+from graphmask.graphs.retained_paths import passed_on
 
 T = TypeVar("T")
 
@@ -30,24 +31,6 @@ class Answer:
     flipped: bool
 
 
-def lead_to(values: Tensor, edge_index: Tensor, nodes: Tensor, count: int) -> Tensor:
-    """[Q, L, E]: how far a message can come on its way to each node.
-
-    Gates [L, E] know nothing of the node that is asked for; what is its own are the paths that end in it. A message
-    counts as much as it is open itself, times the best continuation: the product of gates along the most open path.
-    Nodes hold their own state from layer to layer.
-    """
-    source, target = edge_index
-    arriving = torch.zeros(len(nodes), count, dtype=values.dtype)
-    arriving[torch.arange(len(nodes)), nodes] = 1
-    by_layer = []
-    for gate in values.flip(0):
-        through = gate * arriving[:, target]
-        by_layer.append(through)
-        arriving = arriving.scatter_reduce(1, source.expand(len(nodes), -1), through, "amax")
-    return torch.stack(by_layer[::-1], 1)
-
-
 def certificate(original: Tensor, masked: Tensor) -> tuple[float, bool]:
     """Of one row: by how much the predicted class became less likely, and whether another one is now predicted."""
     choice = int(original.argmax())
@@ -60,15 +43,20 @@ def answer_graphs(explanations: Sequence[Explanation]) -> list[Answer]:
 
 
 def answer_nodes(explanation: Explanation, questions: Sequence[Question]) -> list[Answer]:
-    """The same for nodes of one graph. Messages that do not lead to a node cannot change its masked output."""
-    nodes = torch.tensor([question.node for question in questions])
-    edge_index, count = explanation.edge_index, explanation.num_nodes
-    scores = lead_to(explanation.scores, edge_index, nodes, count).mean(1)
-    kept = lead_to(explanation.kept.float(), edge_index, nodes, count).amax(1) > 0
-    return [
-        Answer(s, k, *certificate(explanation.original[node], explanation.masked[node]))
-        for s, k, node in zip(scores, kept, nodes.tolist(), strict=True)
-    ]
+    """The same for nodes of one graph, from one explanation of all: as ``explain(graph, index=node)`` says it of each.
+
+    Messages that are not passed on to a node cannot change its masked output.
+    """
+    edge_index, structure = explanation.edge_index, explanation.structure
+    answers = []
+    for question in questions:
+        node = torch.zeros(explanation.num_nodes, dtype=torch.bool)
+        node[question.node] = True
+        scores = passed_on(edge_index, explanation.scores, structure, node).mean(0)
+        kept = passed_on(edge_index, explanation.kept.float(), structure, node).amax(0) > 0
+        outcome = certificate(explanation.original[node][0], explanation.masked[node][0])
+        answers.append(Answer(scores, kept, *outcome))
+    return answers
 
 
 @dataclass
