@@ -80,7 +80,8 @@ def test_every_measurement_has_a_bar() -> None:
         if measures and not names & {"steps", "through", "bars"}:
             bare.add(path.relative_to(SRC).as_posix())
     # One fit of one model of the battery: `run.measure_all` has the bar over all of them.
-    assert bare == SHORT | {"experiments/bench/battery/measure.py"}
+    # And the ablation calls that once per variant.
+    assert bare == SHORT | {"experiments/bench/battery/measure.py", "experiments/bench/ablation.py"}
 
 
 def test_long_steps_of_commands_show_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

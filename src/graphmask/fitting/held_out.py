@@ -34,7 +34,7 @@ def divided(
 def _split(loader: Iterable[Any], missing: int, together: int) -> tuple[Iterable[Any], Iterable[Any] | None]:
     if isinstance(loader, Taken):
         fitted, judged = _split(loader.loader, missing, together)
-        return Taken(fitted, loader.take), None if judged is None else Taken(judged, loader.take)
+        return (loader, None) if judged is None else (Taken(fitted, loader.take), Taken(judged, loader.take))
     if isinstance(loader, (list, tuple)):
         return _of_batches(loader, missing, together)
     if not isinstance(loader, DataLoader) or type(loader) not in (DataLoader, GraphLoader):
