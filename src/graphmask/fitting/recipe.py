@@ -36,8 +36,8 @@ class Recipe:
 #: every example, a multiplier that is the softplus of what centred RMSprop moves, sites opened from the top down.
 PAPER = Recipe(
     name="paper",
-    steps=2000,
-    learning_rate=1e-3,
+    steps=4000,
+    learning_rate=5e-4,
     baseline_rate=1e-3,
     start="zero",
     settle=0.0,
