@@ -60,11 +60,11 @@ def test_losses() -> None:
         for value in (0.5, 0.001, 0.2):
             constraint.update(value)
     m = multiplicative.multiplier
-    assert float(multiplicative.loss(penalty, divergence).detach()) == pytest.approx(
-        (0.4 + m * 0.05) / (1 + m), rel=1e-6
-    )
+    for of_step in (0.05, 12.0):  # the slope of 3 log(1 + D / 3)
+        expected = (0.4 + m * 0.05 / (1 + of_step / 3)) / (1 + m)
+        assert float(multiplicative.loss(penalty, divergence, of_step).detach()) == pytest.approx(expected, rel=1e-6)
     m = authors.multiplier
-    loss = authors.loss(penalty, divergence)
+    loss = authors.loss(penalty, divergence, 0.05)
     assert float(loss.detach()) == pytest.approx(0.4 + m * 0.05, rel=1e-6)
     loss.backward()
     for weight, leaf in ((1, penalty), (m, divergence)):
@@ -95,6 +95,8 @@ def test_units_of_the_divergence_do_not_matter() -> None:
         usual.update(divergence)
         other.update(10 * divergence)
         assert other.multiplier == pytest.approx(usual.multiplier, rel=1e-9)
-        expected = (0.4 + usual.multiplier * divergence) / (1 + usual.multiplier)
-        assert float(usual.loss(penalty, torch.tensor(divergence))) == pytest.approx(expected, rel=1e-5)
-        assert float(other.loss(penalty, torch.tensor(10 * divergence))) == pytest.approx(expected, rel=1e-5)
+        expected = (0.4 + usual.multiplier * divergence / (1 + divergence / 3)) / (1 + usual.multiplier)
+        weighed = usual.loss(penalty, torch.tensor(divergence), divergence)
+        assert float(weighed) == pytest.approx(expected, rel=1e-5)
+        weighed = other.loss(penalty, torch.tensor(10 * divergence), 10 * divergence)
+        assert float(weighed) == pytest.approx(expected, rel=1e-5)

@@ -225,9 +225,8 @@ class GraphMask(Method):
                 f"{tolerance:.3g}; the smallest is {least:.3g}. See `frontier`, or fit with this tolerance."
             )
         other = copy.copy(self)
-        other.probe, other.history, other.tolerance = copy.deepcopy(self.probe), copy.copy(self.history), tolerance
+        other.probe, other.history, other.tolerance = copy.deepcopy(self.probe), replace(self._fitted()), tolerance
         assert other.probe is not None
-        assert other.history is not None
         other.history.tolerance = tolerance
         take(other.probe, chosen, self.rungs, other.history)
         return other
@@ -276,14 +275,13 @@ class GraphMask(Method):
         torch.manual_seed(self.seed)
         first = starting.first_batches(loader, team, accumulate)
         self._agree(team, count, first.opening)
-        drawn = self.seed if self.recipe.drawn else 0
-        probe, subject = starting.found_on(first, self.subject, self.hidden, drawn)
-        starting.put_at_start(probe, subject, first, self.recipe, self.tolerance, team)
+        probe, subject = starting.found_on(first, self.subject, self.hidden, self.seed if self.recipe.drawn else 0)
+        noise = starting.put_at_start(probe, subject, first, self.recipe, self.tolerance, team)
         per_epoch = -(-count // (team.size * accumulate))
         if epochs is None:
             epochs = -(-self.recipe.steps // per_epoch)
-        steps, options = epochs * per_epoch, {"recompute": self.recompute}
-        return Training(probe, subject, self.tolerance, self.recipe, self.seed, steps, team, accumulate, **options)
+        same = (self.tolerance, self.recipe, self.seed, epochs * per_epoch, team, accumulate)
+        return Training(probe, subject, *same, recompute=self.recompute, noise=noise)
 
     def _agree(self, team: Team, count: int, opening: list[Any]) -> None:
         """Processes that were given different things would each work on something else, and nobody would know."""

@@ -17,8 +17,11 @@ class Constraint(Protocol):
     @property
     def multiplier(self) -> float: ...
 
-    def loss(self, penalty: Tensor, divergence: Tensor) -> Tensor:
-        """The Lagrangian to minimise over the probe, linear in penalty and divergence."""
+    def loss(self, penalty: Tensor, divergence: Tensor, of_step: float) -> Tensor:
+        """The Lagrangian to minimise over the probe, linear in the penalty and the divergence of a part of the step.
+
+        ``of_step`` is the divergence of all parts together.
+        """
         ...
 
     def update(self, divergence: float) -> None:
@@ -36,11 +39,13 @@ class MultiplicativeConstraint:
     With the relative violation :math:`e = \mathrm{clip}((D - \beta) / \beta, -1, 3)` and its moving average
     :math:`\bar e`, :math:`\log \lambda \mathrel{+}= k_i e + k_p \Delta \bar e`. Unlike a rectified multiplier it
     falls as readily as it rises, and :math:`(L_0 + \lambda D') / (1 + \lambda)` keeps the step size independent of it.
-    :math:`D'` is the divergence in units in which the fit's tolerance is 0.03: a divergence in other units, such as a
-    squared error, leads to the same course with a tolerance in those units.
+    :math:`D' = c \log(1 + D / c)` with the divergence in units in which the fit's tolerance is 0.03: a divergence in
+    other units, such as a squared error, leads to the same course with a tolerance in those units. Only far above the
+    tolerance (:math:`c` is a hundred times it) is its slope less than that of the divergence: Adam remembers the first
+    steps' gradients for as long as a fit takes, and after huge ones gates would hardly move.
     """
 
-    usual = 0.03
+    usual, far = 0.03, 3.0
     integral, proportional, smoothing = 0.02, 0.3, 0.9
     low, high = math.log(0.01), math.log(100.0)
 
@@ -54,8 +59,9 @@ class MultiplicativeConstraint:
     def multiplier(self) -> float:
         return math.exp(self.log_multiplier)
 
-    def loss(self, penalty: Tensor, divergence: Tensor) -> Tensor:
-        return (penalty + self.multiplier * self.scale * divergence) / (1 + self.multiplier)
+    def loss(self, penalty: Tensor, divergence: Tensor, of_step: float) -> Tensor:
+        slope = self.scale / (1 + self.scale * max(of_step, 0.0) / self.far)  # rounding may leave -1e-11
+        return (penalty + self.multiplier * slope * divergence) / (1 + self.multiplier)
 
     def update(self, divergence: float) -> None:
         error = min(max((divergence - self.tolerance) / self.tolerance, -1.0), 3.0)
@@ -88,7 +94,7 @@ class SoftplusConstraint:
     def multiplier(self) -> float:
         return math.log1p(math.exp(self.alpha))
 
-    def loss(self, penalty: Tensor, divergence: Tensor) -> Tensor:
+    def loss(self, penalty: Tensor, divergence: Tensor, of_step: float) -> Tensor:
         return penalty + self.multiplier * divergence
 
     def update(self, divergence: float) -> None:

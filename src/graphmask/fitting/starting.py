@@ -10,14 +10,18 @@ import torch
 
 from graphmask.errors import GraphMaskError
 from graphmask.fitting.recipe import Recipe
+from graphmask.gates import hard_concrete
 from graphmask.gates.probe import Probe
 from graphmask.graphs import batches
 from graphmask.graphs.layout import Types
+from graphmask.ops.kernels import LIMIT
 from graphmask.tapping.subject import Subject
 from graphmask.team import Team, groups
 
 #: Steps on whose batches two kinds of baselines are tried.
 FIRST_STEPS = 4
+#: Scales of the noise that are tried, and the share of the tolerance that it may cost where all gates are wide open.
+SCALES, UNNOTICED = (1.0, 0.75, 0.5, 0.35, 0.25), 0.01
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,8 @@ def found_on(first: First, subject: Subject, hidden: int, seed: int) -> tuple[Pr
     return probe, replace(subject, sites=probe.sites, types=first.types)
 
 
-def put_at_start(probe: Probe, subject: Subject, first: First, recipe: Recipe, tolerance: float, team: Team) -> None:
-    """Locations and baselines as a recipe has them at first, alike in all processes."""
+def put_at_start(probe: Probe, subject: Subject, first: First, recipe: Recipe, tolerance: float, team: Team) -> float:
+    """Locations and baselines as a recipe has them at first, alike in all processes; returns the scale of the noise."""
     if recipe.initial_location is not None:
         for site in range(len(probe.sites)):
             probe.gate(site).start_at(recipe.initial_location)
@@ -81,3 +85,27 @@ def put_at_start(probe: Probe, subject: Subject, first: First, recipe: Recipe, t
     elif recipe.start == "mean":
         probe.mean_baselines()
     team.align(probe)
+    return 1.0 if recipe.sampled else quiet(probe, subject, first, tolerance, team)
+
+
+@torch.no_grad()
+def quiet(probe: Probe, subject: Subject, first: First, tolerance: float, team: Team) -> float:
+    """The largest scale of the noise that wide open gates do not notice.
+
+    Noise shuts a wide open gate once in twenty thousand draws. Where a row of the output hangs on many messages, or one
+    message moves it by many times the tolerance, that alone costs more than is aimed at, and nothing would ever shut.
+    """
+    generator = torch.Generator(subject.device).manual_seed(0)
+    runs = [(batch, probe.original(subject, batch)) for mine in first.steps for batch in mine]
+    noises = [hard_concrete.logistic(original.values, generator) for _, original in runs]
+    for scale in SCALES[:-1]:
+        sums = torch.zeros(2, dtype=torch.double)
+        for (batch, original), noise in zip(runs, noises, strict=True):
+            gates = hard_concrete.soft(torch.full_like(noise, LIMIT), noise, scale)
+            masked = probe.masked(subject, batch, original.edge_map, gates)
+            distance = subject.divergence(original.output, masked)
+            sums += torch.tensor([float(distance.sum()), len(distance)], dtype=torch.double)
+        divergence, rows = team.sum(sums).tolist()
+        if divergence <= UNNOTICED * tolerance * rows:
+            return scale
+    return SCALES[-1]

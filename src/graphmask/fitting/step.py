@@ -63,23 +63,22 @@ def take_step(training: Training, mine: Sequence[Any]) -> tuple[float, list[floa
         parts.append(_Part.of(training, batch))
         if len(mine) > 1:
             parts[-1].let_go_of_the_model(probe)
-    rows, edges = _counts(training, parts)
+    rows, divergence, edges = _totals(training, parts)
+    training.check_finite(divergence)
     if not settling:
         constraint.tolerance = training.target()
     training.forget_gradients()
-    figures = [0.0] * (1 + len(probe.sites))
+    figures = [0.0] * len(probe.sites)
     for part in parts:
         loss = part.loss / rows
         if not settling:
-            loss = constraint.loss(training.penalty(part.gates, edges), loss)
+            loss = constraint.loss(training.penalty(part.gates, edges), loss, divergence)
         if loss.requires_grad:  # not so for a batch without edges
             loss.backward()
-        figures[0] += float(part.divergence / rows)
-        for site, gate in enumerate(part.gates, start=1):
+        for site, gate in enumerate(part.gates):
             if gate:
-                figures[site] += float(gate.total(gate.value.detach()) / edges[site - 1])
-    divergence, *gates = _add_up(training, figures)
-    training.check_finite(divergence)
+                figures[site] += float(gate.total(gate.value.detach()) / edges[site])
+    gates = _add_up(training, figures)
     if not settling:
         constraint.update(divergence)
     training.optimiser.step()
@@ -87,13 +86,14 @@ def take_step(training: Training, mine: Sequence[Any]) -> tuple[float, list[floa
     return divergence, [gate if count else 1.0 for gate, count in zip(gates, edges, strict=True)]
 
 
-def _counts(training: Training, parts: Sequence[_Part]) -> tuple[float, list[float]]:
-    """The rows of all batches, and their edges per site."""
-    mine = [float(sum(part.rows for part in parts))]
+def _totals(training: Training, parts: Sequence[_Part]) -> tuple[float, float, list[float]]:
+    """Of all batches: how many rows, their mean divergence, and how many edges per site."""
+    mine = [float(sum(part.rows for part in parts)), sum(float(part.divergence) for part in parts)]
     mine += [float(sum(part.gates[site].count() for part in parts)) for site in range(len(training.probe.sites))]
     if training.team.size > 1:
         mine = training.team.sum(torch.tensor(mine, dtype=torch.double)).tolist()
-    return mine[0], mine[1:]
+    rows, divergence, *edges = mine
+    return rows, divergence / rows, edges
 
 
 def _add_up(training: Training, figures: list[float]) -> list[float]:

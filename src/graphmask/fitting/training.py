@@ -53,7 +53,7 @@ BOLD, TIMID = 0.4, 10.0
 SLACK, LONGEST = 0.5, 1.5
 #: ... and unless, with the least noise, no site's share of hard gates moved by more than this over so many verdicts.
 VERDICTS_STILL, STILL = 8, 0.003
-#: The scale of the noise at the end of a phase that was drawn out by its own length or more; it is 1 at first.
+#: The scale of the noise at the end of a phase that was drawn out by its own length or more, as a share of the first.
 LAST_NOISE = 0.5
 #: Snapshots for other tolerances, as shares of the rise.
 RUNGS = (0.25, 0.5, 0.75)
@@ -74,10 +74,11 @@ class Training:
         accumulate: int = 1,
         *,
         recompute: bool = False,
+        noise: float = 1.0,
     ) -> None:
         self.probe, self.subject, self.passes = probe, subject, Passes(probe, subject, recompute=recompute)
         self.tolerance, self.recipe, self.seed, self.steps = tolerance, recipe, seed, steps
-        self.team, self.accumulate = team, accumulate
+        self.team, self.accumulate, self.first_noise = team, accumulate, noise
         self.constraint: Constraint = SoftplusConstraint() if recipe.sampled else MultiplicativeConstraint(tolerance)
         parameters: list[tuple[list[nn.Parameter], float]] = [(list(probe.gates.parameters()), recipe.learning_rate)]
         # Messages and logits may be of any size: what stands in for them moves in units of their spread.
@@ -127,7 +128,7 @@ class Training:
     @property
     def noise(self) -> float:
         """Less and less while the phase is drawn out: hard gates do better than noisy ones then."""
-        return max(1.0 - (1.0 - LAST_NOISE) * self.drawn_out / self.steps, LAST_NOISE)
+        return self.first_noise * max(1.0 - (1.0 - LAST_NOISE) * self.drawn_out / self.steps, LAST_NOISE)
 
     def rate(self) -> float:
         """Of learning, as a share of its height."""
@@ -262,7 +263,7 @@ class Training:
 
     def stands_still(self, verdict: Verdict) -> bool:
         """Have hard gates kept the same shares for a while, although the noise can fall no further?"""
-        if self.noise > LAST_NOISE:
+        if self.noise > LAST_NOISE * self.first_noise:
             return False
         recent = [epoch.verdict.retained for epoch in self.history.epochs[1 - VERDICTS_STILL :]] + [verdict.retained]
         if len(recent) < VERDICTS_STILL:

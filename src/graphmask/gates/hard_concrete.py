@@ -29,8 +29,18 @@ def noisy(location: Tensor, scale: float = 1.0, generator: torch.Generator | Non
 
     A gate with a location near zero is open or shut by chance, so that being half open does not pay.
     """
-    u = torch.rand(location.shape, generator=generator, device=location.device, dtype=location.dtype)
-    return torch.sigmoid(location / WIDTH + u.logit_(1e-6).mul_(scale))
+    return soft(location, logistic(location, generator), scale)
+
+
+def logistic(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    r""":math:`\log u - \log(1 - u)` of uniform numbers, one for each of ``like``."""
+    u = torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+    return u.logit_(1e-6)
+
+
+def soft(location: Tensor, noise: Tensor, scale: float) -> Tensor:
+    """Gates with so much noise."""
+    return torch.sigmoid(location / WIDTH + noise * scale)
 
 
 def sample(location: Tensor, generator: torch.Generator | None = None, *, rounded: bool = True) -> Tensor:
