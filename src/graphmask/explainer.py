@@ -207,10 +207,9 @@ class GraphMask(Method):
 
     @property
     def frontier(self) -> list[history.Point]:
-        """What is kept at which tolerance, as measured at the end of `fit`.
+        """What is kept at which tolerance, measured at the end of `fit`; every row is a state that `at` can return.
 
-        Every row is a state that `at` can give: of the last gates with other thresholds, or of gates as they were on
-        the way, when less was aimed at.
+        A row is the last state with some thresholds, or a snapshot from earlier in the fit, at a smaller target.
         """
         return history.points(self._fitted().frontier, MARGIN)
 
@@ -240,8 +239,7 @@ class GraphMask(Method):
     def calibrate(self, validation: Iterable[Any], *, tolerance: float | None = None) -> History:
         """Choose thresholds again, on other data or for another tolerance; gates and baselines are not changed.
 
-        Seconds where fitting takes minutes: what would be kept at half the tolerance? If no thresholds are within it,
-        nothing changes.
+        This takes seconds where fitting takes minutes. If no thresholds are within the tolerance, nothing changes.
 
         Args:
             validation: batches that can be iterated again and again.
@@ -272,7 +270,7 @@ class GraphMask(Method):
     def begin(
         self, loader: Iterable[Any], epochs: int | None, count: int, team: Team = ALONE, accumulate: int = 1
     ) -> Training:
-        """A fit that has not taken a step yet, on a loader of ``count`` batches; inside `Subject.frozen`, as `case`."""
+        """A fit before its first step, on a loader of ``count`` batches; inside `Subject.frozen`, like `case`."""
         torch.manual_seed(self.seed)
         first = starting.first_batches(loader, team, accumulate)
         self._agree(team, count, first.opening)
@@ -286,7 +284,7 @@ class GraphMask(Method):
         return Training(probe, subject, self.tolerance, self.recipe, self.seed, steps, team, accumulate, **options)
 
     def _agree(self, team: Team, count: int, opening: list[Any]) -> None:
-        """Processes that were given different things would each work on something else, and nobody would know."""
+        """Raise if processes were given different models or data: each would fit something else, unnoticed."""
         if team.size > 1:
             what = {
                 "model": files.fingerprint(self.model),
@@ -308,7 +306,7 @@ class GraphMask(Method):
         return self.probe.gate(messages.site)(messages)
 
     def choose(self, case: Case) -> Choice:
-        """Open gates are kept: locations were read off the original run."""
+        """Keep open gates; their locations were computed from the original run."""
         assert self.probe is not None
         locations = case.trace.values
         if not bool((locations < torch.inf).all()):

@@ -21,7 +21,7 @@ except ImportError:  # not a Unix
 
 @contextmanager
 def alone_at(path: str | Path | None, rank: int = 0, world: int = 1) -> Iterator[None]:
-    """Hold the lock of whoever writes to this file or into this folder; of several processes, each its own.
+    """Hold the lock of a process that writes to this file or into this folder; of several processes, each its own.
 
     Without a path nothing is locked.
     """
@@ -38,7 +38,7 @@ def alone_at(path: str | Path | None, rank: int = 0, world: int = 1) -> Iterator
 
 @contextmanager
 def held_file(lock: Path, place: Path) -> Iterator[None]:
-    """Hold a lock file, which is there only as long; ``place`` is what it guards."""
+    """Hold a lock file, which exists only while it is held; ``place`` is the file or folder that it guards."""
     while True:
         with held(lock, place, alone=True, create=True) as handle:
             try:

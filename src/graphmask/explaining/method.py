@@ -120,7 +120,7 @@ class Method(ABC):
 
     @property
     def sites(self) -> tuple[Site, ...] | None:
-        """Where messages flow; None until that was found."""
+        """Where messages flow; None before the first run of the model."""
         return self.subject.sites
 
     @property
@@ -131,7 +131,7 @@ class Method(ABC):
     # What a method is --------------------------------------------------------------------------------------
 
     def look(self, messages: Messages) -> Tensor:
-        """One number per edge [E'] read off the original run; by default nothing is."""
+        """One number per edge [E'], read from the messages of the original run; zero by default."""
         return nothing(messages)
 
     @abstractmethod
@@ -147,7 +147,7 @@ class Method(ABC):
 
     @classmethod
     def why_not(cls, model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
-        """Why this method does not apply to a model; None if it does."""
+        """The reason why this method does not apply to a model; None if it does."""
         return None
 
     def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> Any:
@@ -363,7 +363,7 @@ class Method(ABC):
 def _by_all(
     wanted: Callable[..., Store], team: Team, out: str | Path, shard: tuple[int, int] | None, shard_rows: int | None
 ) -> Store:
-    """Each process writes its share; what comes back is what all of them have written."""
+    """Each process writes its share; the result is the store of all that they have written."""
     rank, world = shard or (team.rank, team.size)
     written = wanted(shard_rows=shard_rows, rank=rank, world=world)
     if team.size == 1:
@@ -373,7 +373,7 @@ def _by_all(
 
 
 def found_on(subject: Subject, loader: Iterable[Any]) -> Subject:
-    """The model with the sites, and the types of heterogeneous data, that a loader shows."""
+    """The subject with the sites, and the types of heterogeneous data, that the first batch of a loader shows."""
     (first,), types = batches.first_few(loader, 1)
     sites = record(replace(subject, sites=None), first, nothing).sites
     return replace(subject, sites=sites, types=types)

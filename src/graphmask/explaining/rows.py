@@ -1,4 +1,4 @@
-"""Which rows of the output are asked about, and which messages can reach them at all."""
+"""The output rows that a question is about, and the messages that can reach them."""
 
 from __future__ import annotations
 
@@ -54,18 +54,19 @@ def receptive_field(trace: Trace, read: Tensor) -> Tensor:
 def for_rows(choice: Choice, trace: Trace, read: Tensor) -> Choice:
     """The choice where only the nodes ``read`` (bool [N]) matter: a message counts as far as it is passed on to them.
 
-    A kept message whose receiver sends on nothing that is kept, and is not asked about, changes no row that is: it is
-    dropped too. Scores are multiplied along the best way, as the probabilities that all its gates are open.
+    A kept message is dropped if no kept message carries it on to one of these nodes: it cannot change any row that is
+    asked about. Scores are multiplied along the best path, as the probability that all its gates are open.
     """
     kept = passed_on(trace.edge_index, choice.kept.float(), trace.sites, read) > 0
     return replace(choice, kept=kept, scores=passed_on(trace.edge_index, choice.scores, trace.sites, read))
 
 
 def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> Tensor:
-    """bool [N]: the nodes whose final states these of ``count`` rows are made from.
+    """bool [N]: the nodes from whose final states these of ``count`` rows are computed.
 
-    A row is a candidate edge (``edge_label_index``; both its ends), a node, a graph (all its nodes) or an edge; where
-    counts do not tell which, all that fit. All nodes where nothing fits. Of HeteroData, a node of a type, or anything.
+    A row is a candidate edge (``edge_label_index``; both its ends), a node, a graph (all its nodes) or an edge. Where
+    the counts fit several of these, their nodes are united; where they fit none, all nodes are meant. For HeteroData, a
+    row may be a node of any type that has as many nodes as there are rows.
     """
     edges = trace.edge_index
     highest = int(edges.max()) + 1 if edges.numel() else 0
@@ -99,7 +100,7 @@ def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> T
 
 
 def asked_about(case: Case, rows: tuple[int, ...], where: str) -> Case:
-    """With the output cut to these rows, and the gates to those that can matter to them."""
+    """The case with its output cut to these rows, and only the gates that can matter to them."""
     trace, count = case.trace, case.trace.output.shape[0]
     read = nodes_read(case.batch, trace, rows, count)
     field = receptive_field(trace, read)

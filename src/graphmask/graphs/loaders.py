@@ -1,4 +1,4 @@
-"""Parts of one large graph as batches: some nodes, and all that their predictions can depend on."""
+"""Parts of one large graph as batches: some nodes, and all nodes that their predictions can depend on."""
 
 from __future__ import annotations
 
