@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from graphmask import files, locks
 from graphmask import team as distributed
 from graphmask.devices import device_of
 from graphmask.divergence import Function
-from graphmask.errors import GraphMaskError
+from graphmask.errors import GraphMaskError, warn
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method, check_tolerance
 from graphmask.explaining.rows import for_rows
@@ -202,7 +201,7 @@ class GraphMask(Method):
         self.rungs = training.rungs
         self.weights = Weights(self.model)
         if record.advice():
-            warnings.warn(f"GraphMask: {record.advice()}", UserWarning, stacklevel=3)
+            warn(f"GraphMask: {record.advice()}")
         return record
 
     @property
@@ -322,11 +321,9 @@ class GraphMask(Method):
     def check_ready(self, allow_infeasible: bool) -> None:
         verdict = self._fitted().verdict
         if self.weights is not None and self.weights.changed(self.model):
-            warnings.warn(
-                "The model's weights have changed since GraphMask was fitted to it: its gates know another model. "
-                "Every explanation is still verified on the model as it is now, but may need much repair. Fit again.",
-                UserWarning,
-                stacklevel=3,
+            warn(
+                "The model's weights have changed since GraphMask was fitted to it. Every explanation is still "
+                "verified on the model as it is now, but may need much repair. Fit again."
             )
         if not allow_infeasible and verdict is not None and verdict.divergence > self.tolerance:
             raise GraphMaskError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask.errors import GraphMaskError
+from graphmask.errors import GraphMaskError, warn
 from graphmask.launch import first, launched
 
 __all__ = ["ALONE", "Team", "WorkerLost", "first", "launched", "team"]
@@ -115,11 +114,9 @@ def team(accelerator: Any = None) -> Team:
     count = launched()
     if accelerator is None and count == 1:
         if _on_cpu() and "MASTER_PORT" in os.environ and "WORLD_SIZE" not in os.environ:
-            warnings.warn(
+            warn(
                 "accelerate launch --cpu --num_processes N started one process: it needs --mpirun_hostfile for more. "
-                "Use torchrun --nproc-per-node N, or accelerate launch --multi_gpu.",
-                UserWarning,
-                stacklevel=3,
+                "Use torchrun --nproc-per-node N, or accelerate launch --multi_gpu."
             )
         return ALONE
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from graphmask import labels, store
 from graphmask import team as distributed
 from graphmask.devices import placed
 from graphmask.divergence import Divergence, Function
-from graphmask.errors import GraphMaskError
+from graphmask.errors import GraphMaskError, warn
 from graphmask.explaining import repairing
 from graphmask.explaining.asked import Asked, State
 from graphmask.explaining.case import Case, Choice
@@ -95,6 +94,9 @@ class Method(ABC):
             leaky_keys=leaky_keys,
         )
         self.tolerance, self.seed, self.asked = check_tolerance(tolerance), seed, Asked()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.model).__name__}, tolerance={self.tolerance:g})"
 
     @property
     def model(self) -> nn.Module:
@@ -388,9 +390,7 @@ def check_tolerance(tolerance: float) -> float:
 def _warn(repaired: Repaired) -> None:
     reasons = [why for why in repaired.why if why is not None]
     if reasons:
-        warnings.warn(
+        warn(
             f"Could not make {len(reasons)} of {len(repaired.why)} explanations hold, even with all their messages: "
-            f"{reasons[0]}. Explanation.unrepaired says so of each; repair=False gives what was chosen.",
-            UserWarning,
-            stacklevel=5,
+            f"{reasons[0]}. Explanation.unrepaired says so of each; repair=False gives what was chosen."
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphmask.errors import GraphMaskError
+from graphmask.errors import GraphMaskError, warn
 from graphmask.explaining.case import Case, Choice
 from graphmask.graphs import batches
 from graphmask.graphs.retained_paths import passed_on
@@ -113,12 +112,10 @@ def asked_about(case: Case, rows: tuple[int, ...], where: str) -> Case:
     with torch.no_grad():
         alone = case.run(field, case.zeros())
     if not torch.allclose(alone, trace.output, rtol=1e-4, atol=1e-5):
-        warnings.warn(
+        warn(
             f"Rows {rows[:5]} of {where} change when messages are dropped from which no edges lead to them: the model "
             "connects nodes by other ways than its layers' edges (pooling, attention over all nodes), or rows are not "
-            "nodes, candidate edges or graphs. Every edge is taken to be able to reach them.",
-            UserWarning,
-            stacklevel=5,
+            "nodes, candidate edges or graphs. Every edge is taken to be able to reach them."
         )
         return case
     return replace(case, trace=replace(trace, carried=field), read=read)

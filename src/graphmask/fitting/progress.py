@@ -66,5 +66,5 @@ def standing(divergence: float, tolerance: float, feasible: bool) -> str:
     """How a state stands to the tolerance, in words. A margin below it is required, because other data vary."""
     if divergence > tolerance:
         return f"NOT within tolerance: divergence {divergence:.4f} of {tolerance:.3g}"
-    margin = "" if feasible else ", but for the margin that is left for other data"
+    margin = "" if feasible else ", but without the margin for other data"
     return f"within tolerance: divergence {divergence:.4f} of {tolerance:.3g}{margin}"

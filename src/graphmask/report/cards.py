@@ -11,7 +11,7 @@ from graphmask.report import question as questions
 from graphmask.report import question_drawing, sentence
 from graphmask.report.colours import COLOURS, natural, style_of
 from graphmask.report.example import KEPT, SILENT, Example
-from graphmask.report.layout import bends, layout
+from graphmask.report.layout import Layout, bends, layout
 from graphmask.report.wording import in_line
 
 DRAW_ALL_EDGES_UP_TO = 400
@@ -140,10 +140,7 @@ def _data(
     molecule = example.molecule if len(nodes) == example.num_nodes else None
     longest = max((len(labels[v]) for v in nodes), default=1)
     arranged = layout(nodes, edges, longest) if molecule is None else molecule.layout(edges)
-    bend = dict(zip(shown.drawn, arranged.bends, strict=True))
-    if shown.crowded:
-        kept = [e for e in shown.drawn if KEPT in state[e]]
-        bend = dict.fromkeys(shown.drawn, 0.0) | dict(zip(kept, bends([example.edges[e] for e in kept]), strict=True))
+    bend = _bends(example, shown, state, arranged)
     rows = nodes
     if arranged.columns or len(nodes) > 24:
         # The drawing's order from top to bottom keeps lines short; small graphs keep their own (say, of words).
@@ -181,6 +178,15 @@ def _data(
     if molecule is not None:
         data["bonds"] = [[*line[:4], int(line[4])] for line in molecule.lines()]
     return data | _sometimes(example, shown)
+
+
+def _bends(example: Example, shown: _Shown, state: Sequence[Sequence[int]], arranged: Layout) -> dict[int, float]:
+    """How each drawn edge bends, so that parallel ones lie beside each other; of a crowded graph only kept ones do."""
+    bend = dict(zip(shown.drawn, arranged.bends, strict=True))
+    if not shown.crowded:
+        return bend
+    kept = [e for e in shown.drawn if KEPT in state[e]]
+    return dict.fromkeys(bend, 0.0) | dict(zip(kept, bends([example.edges[e] for e in kept]), strict=True))
 
 
 def _sometimes(example: Example, shown: _Shown) -> dict[str, Any]:
