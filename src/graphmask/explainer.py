@@ -62,18 +62,18 @@ class GraphMask(Method):
         divergence: ``"kl"``, ``"js"``, ``"cross_entropy"``, ``"bernoulli"``, ``"mse"``, ``"gaussian"``, or a callable
             ``(original, masked) -> [rows]``; ``"auto"`` picks by the output.
         tolerance: the largest divergence that is allowed.
-        seed: of the gates and their noise. The same seed gives the same explanations on the same machine.
+        seed: the seed of all random numbers. The same seed gives the same explanations on the same machine.
         recipe: ``"noisy"`` (default), ``"paper"``, or a :class:`graphmask.fitting.recipe.Recipe`.
         hidden: width of the gate networks.
         precision: ``"bf16"`` runs the model under autocast, in `fit` and for every explanation; gates and divergence
-            stay in full precision. By default the precision that ``accelerate`` was told, else the model's own.
-        recompute: fit in less memory: PyG layers run again in the backward pass instead of keeping their messages.
+            stay in full precision. The default is the precision set in ``accelerate``, else the model's own.
+        recompute: use less memory in `fit`: PyG layers run again in the backward pass and keep no messages.
         heads: for attention: with ``"each"`` every head has gates of its own, with ``"together"`` all heads share them.
-        features: gates for the input too, as one more site below the layers: ``"nodes"`` for the features ``x`` of
-            every node, ``"each"`` for every single number of them, ``"edges"`` for the ``edge_attr`` of every edge.
-            See `Explanation.features`.
+        features: also gate the input, as one more site below the layers: ``"nodes"`` for the features ``x`` of every
+            node, ``"each"`` for every single number in them, ``"edges"`` for the ``edge_attr`` of every edge. See
+            `Explanation.features`.
         leaky_keys: for attention, and for comparison only: a dropped pair keeps its own logit in the softmax, so that
-            its key still influences the weights of the others.
+            its key still influences the weights of the other pairs.
     """
 
     name = "graphmask"
@@ -124,16 +124,16 @@ class GraphMask(Method):
         """Train the gates on batches of graphs that the model has been, or could have been, trained on.
 
         Args:
-            loader: any iterable of batches that can be iterated again and again.
-            validation: batches on which gates are judged, beside those of ``loader``: gates may fit too closely the
-                graphs that they are trained on. With fewer than 200 examples here, up to 15 % of ``loader`` is held
-                out for judging too, if it is a list of batches or a `DataLoader`.
+            loader: any iterable of batches that can be iterated more than once.
+            validation: batches on which gates are judged, in addition to those of ``loader``, to which gates may be
+                overfitted. With fewer than 200 examples here, up to 15 % of ``loader`` is held out for judging too, if
+                it is a list of batches or a `DataLoader`.
             epochs: passes over ``loader``; by default as many as make 1,000 steps. With several sites there are
-                up to 2.5 times as many while hard gates leave more than half of the tolerance to spare.
+                up to 2.5 times as many while hard gates leave more than half of the tolerance unused.
             checkpoint: a file written after every epoch; if it exists, fitting resumes from it with the same result.
             progress: show a progress bar.
-            accumulate: batches per step, one after the other: the step is that of one batch with all their graphs.
-            accelerator: of a program that has one already. Without it, processes started by ``accelerate launch`` or
+            accumulate: batches per step, run one after the other; the step is that of one batch with all their graphs.
+            accelerator: the program's own, if it has one. Without it, processes started by ``accelerate launch`` or
                 ``torchrun`` find each other by themselves. Each takes its share of the batches of every step; all end
                 with the same gates. See docs/distributed.md.
         """
@@ -241,8 +241,8 @@ class GraphMask(Method):
         This takes seconds where fitting takes minutes. If no thresholds are within the tolerance, nothing changes.
 
         Args:
-            validation: batches that can be iterated again and again.
-            tolerance: the divergence that still counts as the same prediction; by default, as when fitted.
+            validation: batches that can be iterated more than once.
+            tolerance: the largest divergence that is allowed; by default, as when fitted.
         """
         before, probe = self._fitted(), self.probe
         validation = self.subject.take_all(validation)

@@ -203,7 +203,7 @@ class Case:
         return double((mixed >> 11) & ((1 << 52) - 1)).add(0.5).div(1 << 52).to(trace.output.dtype).to(here.device)
 
     def normal(self, seed: int) -> Tensor:
-        """[L, E] standard normal numbers, likewise."""
+        """[L, E] standard normal numbers that depend on the graph and the edge's number in it, not on the batch."""
         return (
             torch.special.ndtri(double(self.uniform(seed)).clamp(1e-12, 1 - 1e-12))
             .to(self.trace.output.dtype)

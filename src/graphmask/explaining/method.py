@@ -47,16 +47,16 @@ class Method(ABC):
     """Which edges did a trained model use, at which layer?
 
     Args:
-        model: any PyTorch module with :class:`torch_geometric.nn.MessagePassing` layers or taps. It is never changed.
+        model: any PyTorch module with :class:`torch_geometric.nn.MessagePassing` layers or taps. It is restored after
+            every call.
         forward: ``forward(model, batch) -> Tensor``; by default the model's signature is matched to the batch's
             attributes. Rows of the output are examples: graphs, nodes or candidate edges.
         divergence: ``"kl"``, ``"js"``, ``"cross_entropy"``, ``"bernoulli"``, ``"mse"``, ``"gaussian"``, or a callable
             ``(original, masked) -> [rows]``; ``"auto"`` picks by the output.
-        tolerance: the divergence that still counts as the same prediction.
-        seed: makes everything reproducible.
-        heads: of attention: ``"each"`` head has gates of its own, as relations do, or all ``"together"`` share them.
-        leaky_keys: of attention, for comparison only: a dropped pair keeps its place in the softmax, so that the key of
-            a dropped token still steers what its receiver attends to.
+        tolerance: the largest divergence that is allowed.
+        seed: the seed of all random numbers.
+        heads: for attention: with ``"each"`` every head has gates of its own, with ``"together"`` all heads share them.
+        leaky_keys: for attention, and for comparison only: a dropped pair keeps its own logit in the softmax.
     """
 
     name: ClassVar[str]
@@ -178,23 +178,22 @@ class Method(ABC):
     ) -> Explanation:
         """Explain one graph: the original run, the choice, and the masked run that verifies it.
 
-        The explanation that comes back holds: the divergence is within tolerance and the prediction is the same. Where
-        that cannot be had (a model that is not deterministic), a warning and `Explanation.unrepaired` say why.
+        The explanation holds: the divergence is within tolerance and the prediction is the same. Where that cannot be
+        achieved (a model that is not deterministic), a warning and `Explanation.unrepaired` give the reason.
 
         Args:
             data: one graph.
-            index: why *this* row of the output (a node, a candidate edge, a graph of a batch), or these rows? The
-                output is cut to them, divergence and flips are theirs, and edges from which they cannot be reached
-                are neither kept nor counted. Layers are taken to work in the order in which they are called.
-            repair: reopen dropped messages, best score first and as few as it takes, until for this very graph the
-                divergence is within tolerance and the prediction is the same. Costs nothing where that is so at once.
-                False gives the method's own choice, whatever it does to the output: to measure the method, to compare
-                methods or fits.
+            index: explain only this row of the output (a node, a candidate edge, a graph of a batch), or these rows.
+                The output is cut to them, divergence and flips are theirs, and edges from which they cannot be reached
+                are neither kept nor counted. Layers are assumed to work in the order in which they are called.
+            repair: reopen dropped messages, best score first and as few as necessary, until the divergence of this
+                graph is within tolerance and its prediction is the same. Costs nothing where that is so at once. False
+                returns the method's own choice, whatever it does to the output: to measure or compare methods or fits.
             counterfactual: also find the fewest kept messages, highest scores first, whose replacement changes the
-                prediction (`Explanation.counterfactual`): what was kept is then not only enough, but needed.
+                prediction (`Explanation.counterfactual`).
             allow_infeasible: explain although `fit` found no state within tolerance.
             node_labels: names of the nodes, for pictures, tables and pages; kept in ``info``.
-            class_names: names of the outputs, likewise.
+            class_names: names of the outputs; kept in ``info`` too.
         """
         self.check_ready(allow_infeasible)
         explanations = self._explain(data, repair, "the data", index, counterfactual=counterfactual)
@@ -249,11 +248,11 @@ class Method(ABC):
 
         Args:
             loader: any iterable of batches.
-            out: a folder to write to. The explanations come back as a :class:`graphmask.store.Store`; without it, as
-                an iterator. A run that was killed goes on where it was when it is called again with the same batches.
-            metadata: ``metadata(batch)`` returns one dictionary of JSON values per graph, to be kept with its
+            out: a folder to write to. The result is then a :class:`graphmask.store.Store`, otherwise an iterator. A run
+                that was killed resumes when it is called again with the same batches.
+            metadata: ``metadata(batch)`` returns one dictionary of JSON values per graph, which is kept with its
                 explanation as ``info``: tokens, names.
-            repair: as in `explain`; False gives the method's own choices, as measurements and comparisons need them.
+            repair: as in `explain`; False returns the method's own choices, for measurements and comparisons.
             counterfactual: as in `explain`; not written to a folder.
             allow_infeasible: explain although `fit` found no state within tolerance.
             progress: show a progress bar where there is ``out``.

@@ -18,25 +18,25 @@ from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import Trace
 from graphmask.team import ALONE, Team, shares
 
-#: Examples that the final judgement looks at, of held-out and of training data each; and those on the way.
+#: Examples for the final verdict, of held-out and of training data each, and for those during training.
 EXAMPLES, SOME_EXAMPLES = 1500, 500
-#: Standard errors of the mean that are added to a measured divergence before it is held to the tolerance.
+#: Standard errors of the mean that are added to a measured divergence before it is compared with the tolerance.
 ERRORS = 2.0
 #: Share of the tolerance that this upper bound may take up.
 MARGIN = 0.85
 #: Thresholds that keep every edge, and none.
 KEEP_ALL, DROP_ALL = -LIMIT - 1, LIMIT + 1
-#: Distance of others from the bounds of locations: many locations lie on a bound, where rounding would decide.
+#: Distance of other thresholds from the bounds of locations: many lie on a bound, where rounding would decide.
 CLEAR = 0.1
-#: Keeping this share, nothing is chosen.
+#: A state that keeps this share or more has chosen nothing.
 NEARLY_ALL = 0.99
-#: Candidates that keep at most this share of all messages more than the sparsest one are as sparse as it is.
+#: Candidates that keep at most this share of all messages more than the sparsest one count as equally sparse.
 TIE = 0.01
 #: Bounds that differ by more than this share of the tolerance differ clearly.
 CLEARLY = 0.05
-#: Distances from the trained thresholds that are tried, at all sites alike.
+#: Offsets from the trained thresholds that are tried, the same at all sites.
 OFFSETS = (-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-#: The same of snapshots that were taken on the way.
+#: The same for snapshots, which are taken during training.
 FEW_OFFSETS = (-0.5, 0.0, 0.5)
 
 
@@ -198,7 +198,7 @@ class Judge:
 
 
 def new_data(held_out: Sequence[Tally]) -> Tally | None:
-    """The tally that stands for new data: validation data, with or without what was split off the loader.
+    """The tally that represents new data: validation data, with or without what was split off the loader.
 
     The model was usually trained on the loader's data, split-off data included. Where it is more certain on data that
     it was trained on, they understate the divergence on new data; so whichever of the two has the larger bound counts.

@@ -64,7 +64,7 @@ class History:
         return f"History({self.outcome}; {self.steps:,} steps, {self.seconds:.0f} s)"
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw with matplotlib what hard gates kept and how far they diverged on the way; returns the axes."""
+        """Draw with matplotlib what hard gates kept and how far they diverged during the fit; returns the axes."""
         return hooks.report("plot.plot_history")(self, ax)
 
     def __str__(self) -> str:

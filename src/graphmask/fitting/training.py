@@ -40,22 +40,22 @@ LOGITS_EVERY = 4
 STEPS_PER_VERDICT = 50
 #: Steps in which the learning rate rises to its height.
 WARM = 20
-#: Share of the noisy phase, its end, in which the learning rate falls to zero.
+#: The learning rate falls to zero over this last share of the noisy phase.
 DECAY = 0.5
-#: Share of the noisy phase after which hard gates on held-out data are held to the tolerance.
+#: Share of the noisy phase after which hard gates on held-out data must be within the tolerance.
 JUDGED_FROM = 0.6
-#: What their upper bound is to come to, as a share of the tolerance: somewhat less than what will be asked of it.
+#: The value to which their upper bound is driven, as a share of the tolerance: a little below `MARGIN`.
 WANTED = 0.8
-#: Bounds of the caution: the divergence of noisy gates may well be more than that of hard ones.
+#: Bounds of the caution. It may be below 1, because noisy gates may diverge more than hard ones.
 BOLD, TIMID = 0.4, 10.0
-#: With several sites, the noisy phase is drawn out once the aim has risen, while the mean divergence is below this
-#: share of the tolerance; by so many times the steps at most.
+#: With several sites, the noisy phase is extended once the target has risen, while the mean divergence is below this
+#: share of the tolerance; at most by this multiple of the steps.
 SLACK, LONGEST = 0.5, 1.5
-#: ... and unless, with the least noise, no site's share of hard gates moved by more than this over so many verdicts.
+#: ... and unless, at the lowest noise, no site's share of hard gates moved by more than this over these verdicts.
 VERDICTS_STILL, STILL = 8, 0.003
-#: The scale of the noise at the end of a phase that was drawn out by its own length or more; it is 1 at first.
+#: The scale of the noise at the end of a phase that was extended by its own length or more; it is 1 at first.
 LAST_NOISE = 0.5
-#: Snapshots for other tolerances, as shares of the rise.
+#: When snapshots for other tolerances are taken, as shares of the rise of the target.
 RUNGS = (0.25, 0.5, 0.75)
 
 
@@ -89,10 +89,10 @@ class Training:
         self.generator = torch.Generator(probe.scales.device).manual_seed(seed)
         self.step = 0
         self.epoch = 0
-        self.drawn_out = 0  # steps by which the noisy phase was drawn out
+        self.drawn_out = 0  # steps by which the noisy phase was extended
         self.judged = 0  # step of the last verdict
         self.sums = torch.zeros(2 + len(probe.sites), dtype=torch.double)  # since then: steps, divergence, gates
-        self.caution = 1.0  # by how much less is aimed at: held-out data and hard gates may ask for it
+        self.caution = 1.0  # the target is divided by it, where held-out data or hard gates diverge more
         self.hard: list[float] = [0.0] * len(probe.sites)  # thresholds while settling
         self.rungs: list[dict[str, Tensor]] = []  # snapshots of the probe; in the end, the last state too
         self.history = History(

@@ -105,7 +105,7 @@ class Gate(nn.Module):
         raise NotImplementedError
 
     def forward(self, messages: Messages, rows: slice = ALL) -> Tensor:
-        """[E'] calibrated locations of the Hard Concrete gates, in full precision whatever the model runs in."""
+        """[E'] calibrated locations of the Hard Concrete gates, in full precision whatever precision the model uses."""
         kind = self.shift.device.type
         if not torch.is_autocast_enabled(kind):
             return self.raw(messages, rows) - self.shift

@@ -92,7 +92,7 @@ class Originals:
     def output(
         self, batch: Any, edge_map: EdgeMap, visit: Callable[[Messages], None], known: OriginalRun | None
     ) -> Tensor:
-        """The output, with the run's messages passed to ``visit``; ``known`` is from `find`. Keeps random states.
+        """The output; the run's messages go to ``visit``, ``known`` is from `find`. Random states do not change.
 
         The calls of a site are visited as one where possible (see `joining`).
         """

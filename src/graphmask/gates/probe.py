@@ -1,7 +1,7 @@
 """The probe: all gates and baselines of one model.
 
 First the original model runs and every gate is computed from its states; then the model runs again with the gates
-applied. What a gate sees is thus never touched by masking, nor by anything above it.
+applied. So the inputs of a gate depend neither on masking nor on anything above its site.
 """
 
 from __future__ import annotations

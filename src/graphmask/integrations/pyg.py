@@ -102,7 +102,7 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
         return True
 
     def _agree(self, divergence: Divergence) -> None:
-        """The divergence must read the output as PyG is told to; "auto" is decided by what PyG is told."""
+        """Check that the divergence reads the output as PyG is told to; "auto" is decided by PyG's setting."""
         mode, fitting = self.model_config.mode, FITTING[self.model_config.mode]
         if divergence.name == "auto" and mode != ModelMode.regression:
             divergence.name = divergence.choice = fitting[0]

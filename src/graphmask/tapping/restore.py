@@ -19,11 +19,11 @@ from graphmask.tapping import compiled
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Restore attributes, modes, buffers, ``requires_grad``, ``grad`` and all random states on the way out.
+    """Restore attributes, modes, buffers, ``requires_grad``, ``grad`` and all random states at the end.
 
-    Layers write to themselves while they run (cached normalisations, ``fuse``, running statistics, notes in lists),
-    so every module's ``__dict__`` and what can change in it is remembered, not only what this library means to change.
-    Inside, compiled parts run as they are written.
+    Layers write to themselves while they run (cached normalisations, ``fuse``, running statistics, notes in lists), so
+    every module's ``__dict__`` and everything in it that can change is recorded, not only what this library means to
+    change. Inside, compiled parts run uncompiled.
     """
     modules = modules_of(model)
     empty, filled = _remember([vars(module) for module in modules])
@@ -70,7 +70,7 @@ def named_modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """The same as ``model.modules()``, likewise."""
+    """The same as ``model.modules()``, without its nested generators."""
     modules: dict[int, nn.Module] = {}
     stack = [model]
     while stack:
