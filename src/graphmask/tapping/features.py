@@ -1,6 +1,6 @@
 r"""Input features as messages: the features of a node, or of an edge, are gated like the messages of a layer.
 
-    .. math:: x'_v = z_v x_v + (1 - z_v) b \qquad\text{or}\qquad x'_{vf} = z_{vf} x_{vf} + (1 - z_{vf}) b_f
+.. math:: x'_v = z_v x_v + (1 - z_v) b \qquad\text{or}\qquad x'_{vf} = z_{vf} x_{vf} + (1 - z_{vf}) b_f
 
 with one learned baseline b for all. This is one more site, below all layers, whose gates see the features alone. In the
 arrays of a batch these gates follow those of the user's edges, as if node v sent its features to itself.
