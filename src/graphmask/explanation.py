@@ -162,7 +162,7 @@ class Explanation(Retained):
     def __repr__(self) -> str:
         shares = ", ".join(
             f"{name} {int(k)}/{int(c)}"
-            for name, k, c in zip(self.sites, self.kept.sum(1), self.carried.sum(1), strict=True)
+            for name, k, c in zip(self.site_titles, self.kept.sum(1), self.carried.sum(1), strict=True)
         )
         shares = shares if self.features is None else f"{self.features}, {shares}"
         asked = "" if self.index is None else f"{rows_in_words(self.index)}: "
