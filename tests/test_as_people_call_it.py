@@ -218,3 +218,26 @@ def test_a_model_without_a_forward_is_told_the_line_to_write(kind: Any) -> None:
     assert torch.equal(found.original, expected)
     if isinstance(model, Trained):
         assert "GraphMask(model.net)" in str(caught.value)
+
+
+# What is printed -----------------------------------------------------------------------------------------------
+
+
+def test_a_warning_names_the_line_that_called_the_library() -> None:
+    single = Model(outputs=1)
+    with pytest.warns(UserWarning, match="one value per row") as caught:
+        explainer = fitted(model=single)  # through a helper of this file, and several layers of the library
+    assert {one.filename for one in caught} == {__file__}
+    with torch.no_grad():
+        single.out.weight.add_(0.1)
+    with pytest.warns(UserWarning, match="weights have changed") as caught:
+        explainer.explain(GRAPHS[0], allow_infeasible=True)
+    assert {one.filename for one in caught} == {__file__}
+    with pytest.warns(UserWarning, match="weights have changed") as caught:
+        list(explainer.explain_all(LOADER, allow_infeasible=True))
+    assert {one.filename for one in caught} == {__file__}
+
+
+def test_an_explainer_says_whose_it_is() -> None:
+    assert repr(GraphMask(Model(), tolerance=0.05)) == "GraphMask(Model, tolerance=0.05)"
+    assert repr(methods.get("random")(Model())) == "RandomChoice(Model, tolerance=0.03)"

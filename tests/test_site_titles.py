@@ -77,6 +77,7 @@ def test_of_a_model_in_history_explanation_tables_and_files(tmp_path: object) ->
     assert found.site_titles == history.titles == TITLES
     assert history.sites == found.sites
     assert all(name in str(history) for name in TITLES)
+    assert all(f"{name} " in repr(found) for name in TITLES)
     frame = found.to_pandas()
     assert tuple(frame["site_name"].unique()) == TITLES
     assert tuple(frame["site"].unique()) == found.sites

@@ -1,7 +1,8 @@
 """Import paths of former releases: `graphmask.training` is `graphmask.fitting.training`, the very same module.
 
-Up to 0.1 all modules lay side by side. `_Finder` answers imports under a former name with the module that is meant, so
-that programs written then still run. New code imports from where things are; CONTRIBUTING.md says how long this stays.
+Up to 0.1 all modules lay side by side. `_Finder` answers an import under a former name with the module of today, so
+that programs written then still run. New code imports from the new paths; CONTRIBUTING.md says how long the former ones
+stay.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def _kernels() -> str:
 
 
 def installed() -> dict[str, str]:
-    """Versions, and by what messages are gated; loads no torch, so that `graphmask --version` does not wait for it."""
+    """Versions, and whether messages are gated in C; does not load torch, so that `graphmask --version` is quick."""
     versions = {name: _version(name) for name in SHOWN}
     return {**versions, "python": platform.python_version(), "kernels": _kernels()}
 

@@ -45,7 +45,7 @@ def placed(batch: Any, device: torch.device | None) -> Any:
 
 
 def _elsewhere(batch: Any, device: torch.device) -> bool:
-    """Is any tensor in it on another device?"""
+    """Whether any tensor in it is on another device."""
     if hasattr(batch, "__dict__") and not isinstance(batch, Tensor | Mapping | list | tuple):
         # Of PyG's data the stores, which are mappings; of any other object its attributes.
         stores = getattr(batch, "stores", None)
@@ -109,12 +109,12 @@ def _has_float64(kind: str) -> bool:
 
 
 def double(tensor: Tensor) -> Tensor:
-    """In float64; on the CPU where the device has none. `back` brings back what is made of it."""
+    """The value in float64; on the CPU where the device has no float64. `back` takes results to the device again."""
     return tensor.double() if _has_float64(tensor.device.type) else tensor.cpu().double()
 
 
 def back(tensor: Tensor, device: torch.device) -> Tensor:
-    """What was made of `double`, on the device; in float32 where that has no float64."""
+    """The result of a computation on `double`, on the device; in float32 where the device has no float64."""
     if tensor.device == device:
         return tensor
     return (tensor.float() if tensor.dtype == torch.double else tensor).to(device)

@@ -7,7 +7,6 @@ positions are averaged, so that a long sequence is held to the same tolerance as
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphmask.devices import double
-from graphmask.errors import GraphMaskError
+from graphmask.errors import GraphMaskError, warn
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -120,11 +119,9 @@ class Divergence:
         if self.name == "auto":
             self.name = "kl" if output.dim() > 1 and output.shape[-1] > 1 else "bernoulli"
             if self.name == "bernoulli":
-                warnings.warn(
+                warn(
                     'The model returns one value per row, taken as a yes/no answer (divergence="bernoulli"). '
-                    'For a regression pass divergence="mse" and a tolerance in squared output units, or "gaussian".',
-                    UserWarning,
-                    stacklevel=2,
+                    'For a regression pass divergence="mse" and a tolerance in squared output units, or "gaussian".'
                 )
         if self.name in _CATEGORICAL:
             if output.dim() < 2 or output.shape[-1] < 2:

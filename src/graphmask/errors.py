@@ -1,5 +1,7 @@
-"""The one exception this library raises on purpose, and checks of names and numbers that end in it."""
+"""The one exception this library raises on purpose, checks of names and numbers that end in it, and warnings."""
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -10,6 +12,16 @@ class GraphMaskError(ValueError):
 
 class CannotWrite(GraphMaskError, OSError):
     """A file or a folder could not be written: no room, no permission."""
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the program that called this library: the caller of the outermost function of it."""
+    level, here, frame = 1, 0, sys._getframe()
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+            here = level
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=here + 1)
 
 
 def check_known(what: str, value: str, known: Iterable[str]) -> str:

@@ -43,7 +43,7 @@ class Features:
     def masked(self, batch: Any) -> Any:
         """The batch with the baseline in place of dropped features, to run the model on yourself.
 
-        Inside `graphmask.masked` the arguments of the model are replaced anyway, and doing it twice changes nothing.
+        Inside `graphmask.masked` the model's arguments are replaced anyway; replacing them twice changes nothing.
         """
         tap = FeatureTap(self.kind)
         tap.handler = lambda value: put_baseline(self.kind, value, self.kept.flatten(), self.baseline)
@@ -73,7 +73,7 @@ class Features:
         return f"{self.attribute} {int(self.kept.sum())}/{int(self.carried.sum())} {of}"
 
     def in_words(self, names: Sequence[str] | None = None) -> str:
-        """A sentence: how many were kept, and which; of single numbers, in how many nodes each column was."""
+        """A sentence: how many were kept, and which; for gates of single numbers, in how many nodes each column was."""
         _, _, of = str(self).split(" ", 2)
         share = f"{self.attribute}: {int(self.kept.sum()):,} of {int(self.carried.sum()):,} {of} kept"
         if self.kind == "each":
@@ -92,7 +92,7 @@ class Features:
 
     @classmethod
     def from_tensors(cls, kind: str | None, tensors: dict[str, Tensor]) -> Features | None:
-        """Takes what is its own out of ``tensors``."""
+        """Build it from its entries in ``tensors``, which are removed there."""
         own = {name: tensors.pop(f"features.{name}") for name in _TENSORS if f"features.{name}" in tensors}
         if check_kind(kind) is None or kind is None:
             if own:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from graphmask import files, locks
 from graphmask import team as distributed
 from graphmask.devices import device_of
 from graphmask.divergence import Function
-from graphmask.errors import GraphMaskError
+from graphmask.errors import GraphMaskError, warn
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method, check_tolerance
 from graphmask.explaining.rows import for_rows
@@ -63,18 +62,18 @@ class GraphMask(Method):
         divergence: ``"kl"``, ``"js"``, ``"cross_entropy"``, ``"bernoulli"``, ``"mse"``, ``"gaussian"``, or a callable
             ``(original, masked) -> [rows]``; ``"auto"`` picks by the output.
         tolerance: the largest divergence that is allowed.
-        seed: of the gates and their noise. The same seed gives the same explanations on the same machine.
+        seed: the seed of all random numbers. The same seed gives the same explanations on the same machine.
         recipe: ``"noisy"`` (default), ``"paper"``, or a :class:`graphmask.fitting.recipe.Recipe`.
         hidden: width of the gate networks.
         precision: ``"bf16"`` runs the model under autocast, in `fit` and for every explanation; gates and divergence
-            stay in full precision. By default the precision that ``accelerate`` was told, else the model's own.
-        recompute: fit in less memory: PyG layers run again in the backward pass instead of keeping their messages.
+            stay in full precision. The default is the precision set in ``accelerate``, else the model's own.
+        recompute: use less memory in `fit`: PyG layers run again in the backward pass and keep no messages.
         heads: for attention: with ``"each"`` every head has gates of its own, with ``"together"`` all heads share them.
-        features: gates for the input too, as one more site below the layers: ``"nodes"`` for the features ``x`` of
-            every node, ``"each"`` for every single number of them, ``"edges"`` for the ``edge_attr`` of every edge.
-            See `Explanation.features`.
+        features: also gate the input, as one more site below the layers: ``"nodes"`` for the features ``x`` of every
+            node, ``"each"`` for every single number in them, ``"edges"`` for the ``edge_attr`` of every edge. See
+            `Explanation.features`.
         leaky_keys: for attention, and for comparison only: a dropped pair keeps its own logit in the softmax, so that
-            its key still influences the weights of the others.
+            its key still influences the weights of the other pairs.
     """
 
     name = "graphmask"
@@ -125,16 +124,16 @@ class GraphMask(Method):
         """Train the gates on batches of graphs that the model has been, or could have been, trained on.
 
         Args:
-            loader: any iterable of batches that can be iterated again and again.
-            validation: batches on which gates are judged, beside those of ``loader``: gates may fit too closely the
-                graphs that they are trained on. With fewer than 200 examples here, up to 15 % of ``loader`` is held
-                out for judging too, if it is a list of batches or a `DataLoader`.
+            loader: any iterable of batches that can be iterated more than once.
+            validation: batches on which gates are judged, in addition to those of ``loader``, to which gates may be
+                overfitted. With fewer than 200 examples here, up to 15 % of ``loader`` is held out for judging too, if
+                it is a list of batches or a `DataLoader`.
             epochs: passes over ``loader``; by default as many as make 1,000 steps. With several sites there are
-                up to 2.5 times as many while hard gates leave more than half of the tolerance to spare.
+                up to 2.5 times as many while hard gates leave more than half of the tolerance unused.
             checkpoint: a file written after every epoch; if it exists, fitting resumes from it with the same result.
             progress: show a progress bar.
-            accumulate: batches per step, one after the other: the step is that of one batch with all their graphs.
-            accelerator: of a program that has one already. Without it, processes started by ``accelerate launch`` or
+            accumulate: batches per step, run one after the other; the step is that of one batch with all their graphs.
+            accelerator: the program's own, if it has one. Without it, processes started by ``accelerate launch`` or
                 ``torchrun`` find each other by themselves. Each takes its share of the batches of every step; all end
                 with the same gates. See docs/distributed.md.
         """
@@ -202,15 +201,14 @@ class GraphMask(Method):
         self.rungs = training.rungs
         self.weights = Weights(self.model)
         if record.advice():
-            warnings.warn(f"GraphMask: {record.advice()}", UserWarning, stacklevel=3)
+            warn(f"GraphMask: {record.advice()}")
         return record
 
     @property
     def frontier(self) -> list[history.Point]:
-        """What is kept at which tolerance, as measured at the end of `fit`.
+        """What is kept at which tolerance, measured at the end of `fit`; every row is a state that `at` can return.
 
-        Every row is a state that `at` can give: of the last gates with other thresholds, or of gates as they were on
-        the way, when less was aimed at.
+        A row is the last state with some thresholds, or a snapshot from earlier in the fit, at a smaller target.
         """
         return history.points(self._fitted().frontier, MARGIN)
 
@@ -239,12 +237,11 @@ class GraphMask(Method):
     def calibrate(self, validation: Iterable[Any], *, tolerance: float | None = None) -> History:
         """Choose thresholds again, on other data or for another tolerance; gates and baselines are not changed.
 
-        Seconds where fitting takes minutes: what would be kept at half the tolerance? If no thresholds are within it,
-        nothing changes.
+        This takes seconds where fitting takes minutes. If no thresholds are within the tolerance, nothing changes.
 
         Args:
-            validation: batches that can be iterated again and again.
-            tolerance: the divergence that still counts as the same prediction; by default, as when fitted.
+            validation: batches that can be iterated more than once.
+            tolerance: the largest divergence that is allowed; by default, as when fitted.
         """
         before, probe = self._fitted(), self.probe
         validation = self.subject.take_all(validation)
@@ -271,7 +268,7 @@ class GraphMask(Method):
     def begin(
         self, loader: Iterable[Any], epochs: int | None, count: int, team: Team = ALONE, accumulate: int = 1
     ) -> Training:
-        """A fit that has not taken a step yet, on a loader of ``count`` batches; inside `Subject.frozen`, as `case`."""
+        """A fit before its first step, on a loader of ``count`` batches; inside `Subject.frozen`, like `case`."""
         torch.manual_seed(self.seed)
         first = starting.first_batches(loader, team, accumulate)
         self._agree(team, count, first.opening)
@@ -284,7 +281,7 @@ class GraphMask(Method):
         return Training(probe, subject, *same, recompute=self.recompute, noise=noise)
 
     def _agree(self, team: Team, count: int, opening: list[Any]) -> None:
-        """Processes that were given different things would each work on something else, and nobody would know."""
+        """Raise if processes were given different models or data: each would fit something else, unnoticed."""
         if team.size > 1:
             what = {
                 "model": files.fingerprint(self.model),
@@ -306,7 +303,7 @@ class GraphMask(Method):
         return self.probe.gate(messages.site)(messages)
 
     def choose(self, case: Case) -> Choice:
-        """Open gates are kept: locations were read off the original run."""
+        """Keep open gates; their locations were computed from the original run."""
         assert self.probe is not None
         locations = case.trace.values
         if not bool((locations < torch.inf).all()):
@@ -322,11 +319,9 @@ class GraphMask(Method):
     def check_ready(self, allow_infeasible: bool) -> None:
         verdict = self._fitted().verdict
         if self.weights is not None and self.weights.changed(self.model):
-            warnings.warn(
-                "The model's weights have changed since GraphMask was fitted to it: its gates know another model. "
-                "Every explanation is still verified on the model as it is now, but may need much repair. Fit again.",
-                UserWarning,
-                stacklevel=3,
+            warn(
+                "The model's weights have changed since GraphMask was fitted to it. Every explanation is still "
+                "verified on the model as it is now, but may need much repair. Fit again."
             )
         if not allow_infeasible and verdict is not None and verdict.divergence > self.tolerance:
             raise GraphMaskError(

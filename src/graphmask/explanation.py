@@ -1,4 +1,4 @@
-"""The result: which edges were kept at which site, and what the model answers without the others."""
+"""The result: which edges were kept at which site, and what the model predicts without the others."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def certificate(
     unrepaired: str | None,
     unseen: Sequence[str] = (),
 ) -> str:
-    """What a masked run showed, in the one form that log, repr, picture and page use.
+    """The result of a masked run as text; log, repr, picture and page all use it.
 
-    Two facts: is the divergence within tolerance, and is the prediction the same. Where modules mix nodes by other ways
-    than messages, both are about the messages alone.
+    It states two facts: whether the divergence is within tolerance, and whether the prediction is the same. Where
+    modules mix nodes in other ways than by messages, both facts are about the messages alone.
     """
     within = "within" if divergence <= tolerance else "NOT within"
     of = " for the messages that are seen" if unseen else ""
@@ -147,10 +147,10 @@ class Explanation(Retained):
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """Modules that can mix nodes by other ways than messages, with class: ``conv1.attn (MultiheadAttention)``.
+        """Modules that can mix nodes without messages, each with its class: ``conv1.attn (MultiheadAttention)``.
 
-        What was dropped along edges may still reach the output through them. They are told by their class; dense
-        products that a model's forward writes out cannot be, and are not listed.
+        What was dropped along edges may still reach the output through them. They are recognised by their class; dense
+        products that are written out in a model's forward cannot be recognised, and are not listed.
         """
         return tuple(self.info.get(UNSEEN, ()))
 
@@ -162,7 +162,7 @@ class Explanation(Retained):
     def __repr__(self) -> str:
         shares = ", ".join(
             f"{name} {int(k)}/{int(c)}"
-            for name, k, c in zip(self.sites, self.kept.sum(1), self.carried.sum(1), strict=True)
+            for name, k, c in zip(self.site_titles, self.kept.sum(1), self.carried.sum(1), strict=True)
         )
         shares = shares if self.features is None else f"{self.features}, {shares}"
         asked = "" if self.index is None else f"{rows_in_words(self.index)}: "
@@ -190,7 +190,7 @@ class Explanation(Retained):
         return (target, source) if self.structure[site].reverse else (source, target)
 
     def edge_map(self) -> EdgeMap:
-        """What tells whose edges a layer sends along."""
+        """An object that matches the edges of a layer's call to the user's edges."""
         return EdgeMap(self.edge_index)
 
     def info_on_file(self) -> dict[str, Any]:

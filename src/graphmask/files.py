@@ -78,7 +78,7 @@ def _write_bytes(path: Path, content: Any, tag: str) -> None:
 
 
 def _sync_names(folder: Path) -> None:
-    """So that after a power cut no file is there under its name whose predecessors are not."""
+    """Flush folder entries: after a power cut no file is there without the files that were written before it."""
     with suppress(OSError):  # not every system opens folders
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -93,7 +93,7 @@ def as_json(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file, which may be from elsewhere."""
+    """The content of a JSON file, which may have been written by somebody else."""
     try:
         with open(path, "rb") as file:
             content = file.read(JSON_BYTES_AT_MOST + 1)
@@ -115,7 +115,7 @@ def parse_json(content: str | bytes, path: Path) -> Any:
 
 
 def _too_deep(content: bytes, value: Any) -> bool:
-    """Is there a list or an object in more than so many others?"""
+    """Whether lists and objects are nested more than this deep."""
     # Quick, and right unless there are brackets in texts.
     steps = numpy.frombuffer(content.translate(None, _NO_BRACKETS), numpy.uint8)
     opens = (steps == ord("[")) | (steps == ord("{"))

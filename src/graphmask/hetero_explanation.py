@@ -1,4 +1,4 @@
-"""The result for a heterogeneous graph: an `Explanation` that can be asked by edge type."""
+"""The result for a heterogeneous graph: an `Explanation` that can be indexed by edge type."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class HeteroExplanation(Explanation):
     def by_layer(self) -> HeteroExplanation:
         """The same explanation with one site per layer: sites of one layer, each for its own edge types, are merged.
 
-        For looking at: there is no one baseline for such a site, so it has none and cannot be masked with.
+        It is meant for display: a merged site has no single baseline, so this explanation cannot be used with `masked`.
         """
         layers = layers_of(self.structure)
         numbers = torch.tensor(layers, dtype=torch.long, device=self.kept.device)

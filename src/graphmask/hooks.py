@@ -1,7 +1,7 @@
-"""What a lower layer calls and a higher layer defines; `graphmask/__init__.py` puts the functions here.
+"""Functions that a lower layer calls and a higher layer defines; `graphmask/__init__.py` sets them.
 
-An explanation can draw itself, and a saved one may come back as another class; drawing and that class build on
-explanations, so that `explanation.py` must not import them. Each function loads what it needs when called.
+An explanation can draw itself, and a saved one may come back as another class. Drawing and that class import
+`explanation.py`, so `explanation.py` must not import them. Each function loads what it needs when it is called.
 """
 
 from __future__ import annotations

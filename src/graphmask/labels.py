@@ -26,7 +26,7 @@ def given(
 
 
 def check(info: Mapping[str, Any], explanation: Explanation, where: str) -> None:
-    """Raise for a known key whose value does not fit the graph: a reader would look in vain for the names."""
+    """Raise for a known key whose value does not fit the graph, because its names could not be shown."""
     edges = explanation.edge_index.shape[1]
     sizes = {"node_labels": (explanation.num_nodes, "node"), "tokens": (explanation.num_nodes, "node")}
     sizes["edge_labels"] = (edges, "edge")

@@ -1,4 +1,4 @@
-"""How many processes a launcher started, and is this the first? Read from the environment, before torch is loaded."""
+"""How many processes a launcher started, and whether this is the first; read from the environment, without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks between processes that write to the same place; the system releases those of a process that is killed.
+"""Locks between processes that write to the same file or folder; the system releases those of a killed process.
 
 Where the system has no locks (not a Unix, some network file systems), nothing is locked and no error is raised.
 """
@@ -21,7 +21,7 @@ except ImportError:  # not a Unix
 
 @contextmanager
 def alone_at(path: str | Path | None, rank: int = 0, world: int = 1) -> Iterator[None]:
-    """Hold the lock of whoever writes to this file or into this folder; of several processes, each its own.
+    """Hold the lock of a process that writes to this file or into this folder; of several processes, each its own.
 
     Without a path nothing is locked.
     """
@@ -37,10 +37,10 @@ def alone_at(path: str | Path | None, rank: int = 0, world: int = 1) -> Iterator
 
 
 @contextmanager
-def held_file(lock: Path, place: Path) -> Iterator[None]:
-    """Hold a lock file, which is there only as long; ``place`` is what it guards."""
+def held_file(lock: Path, guarded: Path) -> Iterator[None]:
+    """Hold a lock file, which exists only while it is held; ``guarded`` is the file or folder it protects."""
     while True:
-        with held(lock, place, alone=True, create=True) as handle:
+        with held(lock, guarded, alone=True, create=True) as handle:
             try:
                 if not os.path.samestat(os.stat(lock), os.fstat(handle)):
                     continue
@@ -54,14 +54,14 @@ def held_file(lock: Path, place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def held(path: Path, place: Path, *, alone: bool, create: bool = False) -> Iterator[int]:
+def held(path: Path, guarded: Path, *, alone: bool, create: bool = False) -> Iterator[int]:
     """Hold the lock of a file or a folder, alone or with others who share it."""
     with files.writing(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o666)
     try:
         if not lock(handle, alone):
             raise GraphMaskError(
-                f"Expected to write to {place} alone, found another process at it. Wait for it, or write elsewhere."
+                f"Expected to write to {guarded} alone, found another process at it. Wait for it, or write elsewhere."
             )
         yield handle
     finally:

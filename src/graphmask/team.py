@@ -1,14 +1,13 @@
-"""Several processes that work as one: which of them is this, and what do they have together?
+"""Several processes that work as one: the number of this process, and what they compute together.
 
-Started by ``accelerate launch``, ``torchrun`` or Slurm, processes find each other through Hugging Face accelerate
-(gloo between processors, NCCL between GPUs). A process on its own is a team of one, for which all of this does nothing.
+Started by ``accelerate launch``, ``torchrun`` or Slurm, processes find each other through Hugging Face accelerate (gloo
+between processors, NCCL between GPUs). A process on its own is a team of one, for which all of this does nothing.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmask.errors import GraphMaskError
+from graphmask.errors import GraphMaskError, warn
 from graphmask.launch import first, launched
 
 __all__ = ["ALONE", "Team", "WorkerLost", "first", "launched", "team"]
@@ -34,7 +33,7 @@ class WorkerLost(GraphMaskError):
 
 @dataclass(frozen=True)
 class Team:
-    """``size`` processes that all run the same program; this one is number ``rank``. Every one must call alike."""
+    """``size`` processes that all run the same program; this one is number ``rank``. All must make the same calls."""
 
     rank: int = 0
     size: int = 1
@@ -115,11 +114,9 @@ def team(accelerator: Any = None) -> Team:
     count = launched()
     if accelerator is None and count == 1:
         if _on_cpu() and "MASTER_PORT" in os.environ and "WORLD_SIZE" not in os.environ:
-            warnings.warn(
+            warn(
                 "accelerate launch --cpu --num_processes N started one process: it needs --mpirun_hostfile for more. "
-                "Use torchrun --nproc-per-node N, or accelerate launch --multi_gpu.",
-                UserWarning,
-                stacklevel=3,
+                "Use torchrun --nproc-per-node N, or accelerate launch --multi_gpu."
             )
         return ALONE
     try:
@@ -163,9 +160,9 @@ def groups(loader: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def shares(loader: Iterable[Any], team: Team, accumulate: int = 1) -> Iterator[list[Any]]:
-    """Step by step, this process's batches: of every ``size * accumulate`` consecutive ones, each ``size``-th.
+    """This process's batches of every step: of every ``size * accumulate`` consecutive batches, each ``size``-th.
 
-    Every process gets as many steps; in the last one, its share may be empty.
+    All processes get the same number of steps; in the last one, a share may be empty.
     """
     steps = groups(loader, team.size * accumulate)
     if team.size * accumulate > 1:
@@ -175,7 +172,7 @@ def shares(loader: Iterable[Any], team: Team, accumulate: int = 1) -> Iterator[l
 
 
 def _apart(loader: Iterable[Any], rank: int) -> Iterator[Any]:
-    """The loader draws from a random state that is the same in all processes, the model from one of its own."""
+    """Let the loader draw from a random state that all processes share, and the model from this process's own."""
     batches = iter(loader)
     common = torch.get_rng_state()
     torch.manual_seed(torch.initial_seed() + 7_919 * (rank + 1))
@@ -193,6 +190,6 @@ def _apart(loader: Iterable[Any], rank: int) -> Iterator[Any]:
 
 
 def in_order(team: Team, mine: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-    """What processes made of their batches, in the loader's order: batch ``n``, of ``sizes[n]``, was ``n % size``'s."""
+    """The processes' results in the loader's order: batch ``n``, with ``sizes[n]`` results, belongs to ``n % size``."""
     streams = [iter(theirs) for theirs in team.gather(list(mine))]
     return [next(streams[number % team.size]) for number, size in enumerate(sizes) for _ in range(size)]

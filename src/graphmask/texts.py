@@ -1,8 +1,8 @@
-"""Text from outside (labels, tokens, names) for a page, a terminal, a picture or a spreadsheet: shown as text only.
+"""Text from elsewhere (labels, tokens, names) for a page, a terminal, a picture or a spreadsheet, shown as text only.
 
-Markup is escaped where it is written. What is left are characters that act on what stands beside them: controls, which
-end strings, are not allowed in SVG, and steer terminals; and overrides of the writing direction, which show a text in
-another order than it has.
+Markup is escaped where it is written. This module removes characters that change how the text around them is shown:
+control characters, which end strings, are not allowed in SVG, and steer terminals; and overrides of the writing
+direction, which show a text in another order than it has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 
 
 def visible(text: str, most: int | None = MOST) -> str:
-    r"""The text with such characters spelled out, as ``\u202e``, and cut where it is longer than any reader."""
+    r"""The text with such characters spelled out, as ``\u202e``, and cut at a length that nobody reads."""
     if most is not None and len(text) > most:
         text = f"{text[:most]}… ({len(text):,} characters)"
     if type(text) is str and text.isascii() and text.isprintable():
@@ -32,7 +32,7 @@ def visible(text: str, most: int | None = MOST) -> str:
 
 
 def cleaned(value: Value) -> Value:
-    """Every text in lists, tuples, dictionaries and dataclasses made `visible`; all else as it is."""
+    """The value with every text in its lists, tuples, dictionaries and dataclasses made `visible`."""
     return _cleaned(value)
 
 

@@ -82,7 +82,7 @@ def test_the_known_answer_is_compared_as_a_whole(tmp_path: Path) -> None:
     gold = found.kept.clone()
     gold[0, :10] = ~gold[0, :10]
     right, kept = int(gold.sum()), int((gold & found.kept).sum())
-    words = f"{kept} of {right} right messages found, {int((found.kept & ~gold).sum())} too many"
+    words = f"{kept} of {right} right messages kept, and {int((found.kept & ~gold).sum())} others"
     assert words in found.to_html(tmp_path / "page.html", gold=gold).read_text()
 
 

@@ -103,6 +103,20 @@ def test_plot_draws_what_is_kept() -> None:
     assert ax.get_title() == "3 of 8 messages kept\nwithin tolerance: divergence 0.01 of 0.03, same prediction"
 
 
+@pytest.mark.parametrize("edges", [[(1, 0), (2, 0)], [(0, 1)], []])
+def test_nodes_in_one_line_are_seen(edges: list[tuple[int, int]]) -> None:
+    """Axes that end at the nodes would have no width, or no height, and hide them."""
+    ax = explain(edges, [list(range(len(edges)))], nodes=3 if len(edges) == 2 else 2).plot()
+    ax.figure.draw_without_rendering()
+    shown = ax.get_window_extent()
+    (circles,) = [one for one in ax.collections if len(one.get_offsets())]
+    radius = (circles.get_sizes()[0] ** 0.5 / 2) * ax.figure.dpi / 72
+    for x, y in ax.transData.transform(circles.get_offsets()):
+        assert shown.x0 + radius <= x <= shown.x1 - radius
+        assert shown.y0 + radius <= y <= shown.y1 - radius
+    plt.close("all")
+
+
 def test_plot_of_one_layer_by_number_and_by_name() -> None:
     for layer in (0, -2, "conv1"):
         ax = small(info={"edge_type_names": ["bond", "$x$"]}).plot(layer=layer)
@@ -273,7 +287,9 @@ def test_epochs_are_counted_from_one_to_how_many_there_will_be() -> None:
 def test_one_vocabulary_for_where_a_state_stands() -> None:
     assert standing(0.04, 0.03, False) == "NOT within tolerance: divergence 0.0400 of 0.03"
     assert standing(0.0258, 0.03, True) == "within tolerance: divergence 0.0258 of 0.03"
-    assert standing(0.0258, 0.03, False).startswith("within tolerance: divergence 0.0258 of 0.03, but for the margin")
+    assert standing(0.0258, 0.03, False) == (
+        "within tolerance: divergence 0.0258 of 0.03, but without the margin for other data"
+    )
 
 
 def test_scores_on_other_devices_and_dtypes() -> None:

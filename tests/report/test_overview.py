@@ -112,6 +112,32 @@ def test_what_was_measured_is_what_is_drawn(page: Any) -> None:
     assert "after dropping retained messages, 60.0%" in page.locator(".tile", has_text="needed").inner_text()
 
 
+def test_figures_of_a_sample_say_so(visit: Any, tmp_path: Path) -> None:
+    frontier = {**ANALYSED["frontier"], "note": "464 of 2,000 graphs, drawn with seed 0"}
+    page = visit(write(tmp_path, analysed={"frontier": frontier}))
+    text = page.locator(".tile", has_text="Sparsity").inner_text()
+    assert "within the tolerance of 0.03. Measured on 464 of 2,000 graphs, drawn with seed 0." in text
+
+
+def test_types_that_are_kept_alike_are_not_told_apart(visit: Any, tmp_path: Path) -> None:
+    edges = [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0)]
+    labels = ["red", "red", "green", "green", "blue", "blue"]
+    alike = [explain(edges, [[0, 2, 4]], info={"edge_labels": labels}) for _ in range(2)]
+    page = visit(write(tmp_path, *alike, analysed=None, gold=None))
+    said = page.locator(".tile figcaption").first.inner_text()
+    assert said == "conv1 keeps about as much of each of these types (50.0% to 50.0%)."
+    ranked = [explain(edges, [[0, 2, 3]], info={"edge_labels": labels}) for _ in range(2)]
+    page = visit(write(tmp_path, *ranked, analysed=None, gold=None))
+    assert page.locator(".tile figcaption").first.inner_text() == "conv1 keeps green (100%) and red (50.0%)."
+
+
+def test_one_layer_is_compared_with_the_known_answer_once(visit: Any, tmp_path: Path) -> None:
+    known = Table(GOLD.caption, GOLD.header, [["conv1", "100.0", "99.0", "99.5"], ["all", "100.0", "99.0", "99.5"]])
+    page = visit(write(tmp_path, *[explain([(0, 1)], [[0]]) for _ in range(2)], analysed=None, gold=known))
+    texts = page.locator(".tile", has_text="Against").locator("svg text").all_text_contents()
+    assert texts == ["precision", "conv1", "100%", "recall", "conv1", "99.0%"]
+
+
 def test_what_does_not_apply_is_not_there(page: Any, visit: Any, tmp_path: Path) -> None:
     titles = page.locator(".tables caption").all_inner_texts()
     assert titles == ["Kept edges by layer and type", "Retained paths"]

@@ -86,7 +86,7 @@ def test_policy_names_exactly_our_script(example: Any) -> None:
 def test_certificate_says_what_was_measured(example: Any) -> None:
     text = Elements(render([example()], title="t", verdict="v")).words
     assert "37.5%" in text
-    assert "3 of 8 messages; 3 of 4 right messages found, none too many" in text
+    assert "3 of 8 messages; 3 of 4 right messages kept, and no others" in text
     assert "Divergence 0.004 tolerance 0.03" in text
     assert "NOT within tolerance" not in text
     failed = example(faithful=False, divergence=math.inf, same_prediction=None, masked=[math.nan, 0.1])

@@ -81,11 +81,11 @@ def test_every_kind_is_shown_and_says_why(tmp_path: Path) -> None:
     chosen = {c.number: c.reasons for c in gallery.chosen()}
     assert len(chosen) == 20
     worst = sorted(range(100), key=lambda n: (-explanations[n].divergence, n))[:4]
-    assert {n for n, reasons in chosen.items() if "its large divergence" in reasons} == set(worst)
-    assert {n for n, reasons in chosen.items() if "a wrong prediction" in reasons} == {0, 7, 14, 21}
-    assert {n for n, reasons in chosen.items() if "how much is kept" in reasons} == {5, 11, 17, 23}
-    assert {n for n, reasons in chosen.items() if "how little is kept" in reasons} == {0, 6, 12, 18}
-    drawn = [n for n, reasons in chosen.items() if reasons == ("being drawn by lot",)]
+    assert {n for n, reasons in chosen.items() if "its divergence is large" in reasons} == set(worst)
+    assert {n for n, reasons in chosen.items() if "its prediction is wrong" in reasons} == {0, 7, 14, 21}
+    assert {n for n, reasons in chosen.items() if "much is kept" in reasons} == {5, 11, 17, 23}
+    assert {n for n, reasons in chosen.items() if "little is kept" in reasons} == {0, 6, 12, 18}
+    drawn = [n for n, reasons in chosen.items() if reasons == ("it was drawn at random",)]
     assert len(drawn) >= 4
     first = write_report(tmp_path / "a.html", iter(explanations), examples=20).read_bytes()
     second = write_report(tmp_path / "b.html", iter(explanations), examples=20).read_bytes()
@@ -93,13 +93,13 @@ def test_every_kind_is_shown_and_says_why(tmp_path: Path) -> None:
     # Nothing is kept in number 0: the first card is one that shows something.
     telling = next(n for n in sorted(chosen) if int(explanations[n].kept.sum()) >= 2 and explanations[n].faithful)
     assert titles(first.decode()) == [f"chain {n}" for n in [telling, *sorted({*chosen} - {telling})]]
-    assert b"Shown for a wrong prediction, how little is kept." in first  # number 0
+    assert b"Shown because its prediction is wrong and little is kept." in first  # number 0
 
 
 def test_few_explanations_are_all_shown_in_order(tmp_path: Path) -> None:
     html = write_report(tmp_path / "r.html", (chain(n) for n in range(1, 7))).read_text()
     assert titles(html) == [f"chain {n}" for n in range(1, 7)]
-    assert "Shown for" not in html
+    assert "Shown because" not in html
     assert "explanations are shown" not in html
 
 

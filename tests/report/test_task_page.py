@@ -33,8 +33,8 @@ def test_the_top_is_about_all_explanations(run: Any, tmp_path: Path) -> None:
     (sentence,) = re.findall(r'<p class="verdict">(.*?)</p>', page, re.S)
     assert sentence.startswith(f"In these 24 graphs the model keeps {share:.1f}% of its messages.")
     assert len(re.findall(r'<article class="card"', page)) == 3
-    assert "3 more graphs" in page
-    assert "The figures above are of 24 others" in page
+    assert "3 further graphs" in page
+    assert "The figures above are for 24 other graphs" in page
 
 
 def test_a_chart_says_how_much_is_kept_of_what_is_needed_and_of_the_rest(run: Any, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def sufficiency(
     """How far the output moves with only the kept messages: 0 is best (PyG's fidelity-).
 
     Args:
-        method: tells the model, how to run it, and what counts as a change.
+        method: provides the model, how to run it, and what counts as a change.
         loader: batches of graphs.
         explanations: of these graphs, in the same order, for instance a store; made by ``method`` if left out.
         replaced_by: what stands for a message that is left out: "baseline", "zero".

@@ -32,7 +32,7 @@ def layers_dropped(
     """Score of the model with all messages of one layer dropped (the paper's table 5).
 
     Args:
-        method: tells the model and how to run it.
+        method: provides the model and how to run it.
         loader, score, allow_infeasible: as in `erosion`.
         replaced_by: "zero", as if the layer had no edges, or "baseline", the method's own.
 

@@ -159,7 +159,7 @@ def fine_tuned(
     Which edges are missing depends on no explanation, so one copy judges all methods. The user's model is not changed.
 
     Args:
-        method: tells the model, how to run it and its divergence.
+        method: provides the model, how to run it and its divergence.
         loader: batches of the data the model was trained on.
         beta: share of each graph's edges that is left out, rounded down, drawn anew at every step.
         steps: of Adam. The authors take 100 epochs of an image set; this is a bound on work.

@@ -137,7 +137,7 @@ def ablate(
     ),
     markdown: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
 ) -> None:
-    """The recipe with one part changed at a time, and the paper's, on models of the battery; a killed run goes on."""
+    """The recipe with one part changed at a time, and the paper's, on models of the battery; a killed run resumes."""
     from graphmask.experiments.bench import ablation
     from graphmask.experiments.bench.battery import run
     from graphmask.files import write_bytes
@@ -260,7 +260,7 @@ def leaderboard(
         "out/leaderboard"
     ),
 ) -> None:
-    """Edge AUC, F1, sufficiency, flips, kappa and time beside PyG's explainers as shipped; a killed run goes on."""
+    """Edge AUC, F1, sufficiency, flips, kappa and time beside PyG's explainers as shipped; a killed run resumes."""
     from graphmask.experiments.bench.leaderboard.pages import draw, first, markdown
     from graphmask.experiments.bench.leaderboard.run import INSTANCES, figures, measure
     from graphmask.experiments.bench.leaderboard.sets import SETS
@@ -289,7 +289,7 @@ def battery(
     ),
     markdown: Annotated[Path | None, typer.Option(help="Also put the tables into this page.")] = None,
 ) -> None:
-    """Default settings on models of the kinds users have, over seeds, on test data; a killed run goes on."""
+    """Default settings on models of the kinds users have, over seeds, on test data; a killed run resumes."""
     from graphmask.experiments.bench.battery import pages, run
     from graphmask.experiments.bench.battery.summary import summary, verdicts
 
@@ -317,7 +317,7 @@ def peers(
     ),
     collect: Annotated[bool, typer.Option(help="Tables of what is in --out already; nothing is measured.")] = False,
 ) -> None:
-    """All methods by all metrics on models that others trained, or that anyone would train; a killed run goes on."""
+    """All methods by all metrics on models that others trained, or that anyone would train; a killed run resumes."""
     from graphmask.experiments.bench.peers import ranks, run
     from graphmask.experiments.bench.peers.models import MODELS
     from graphmask.files import write_bytes
@@ -336,7 +336,7 @@ def features(
     networks: Annotated[str, typer.Option(help="Networks, separated by commas.")] = "gcn,gin,graphconv",
     kinds: Annotated[str, typer.Option(help="Values of features=, separated by commas.")] = "nodes,each,edges",
     seeds: Annotated[int, typer.Option(help="Seeds per network and kind.")] = 10,
-    out: Annotated[Path, typer.Option(help="Folder for the figures fit by fit; a killed run goes on.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the figures fit by fit; a killed run resumes.")] = Path(
         "out/features"
     ),
 ) -> None:
@@ -355,7 +355,7 @@ Figures = Annotated[Path, typer.Option(help="The file of figures.")]
 
 @app.command("all")
 def all_sections(
-    out: Annotated[Path, typer.Option(help="Folder; a killed run goes on from what is there.")] = Path("out/bench"),
+    out: Annotated[Path, typer.Option(help="Folder; a killed run resumes from what is there.")] = Path("out/bench"),
     figures: Figures = Path("docs/figures.json"),
     only: Annotated[str, typer.Option(help="Sections, separated by commas; all if left out.")] = "",
 ) -> None:

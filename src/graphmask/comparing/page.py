@@ -144,9 +144,8 @@ def _chart(measured: Measured, column: str) -> Chart:
     good = {1: " High is good.", -1: " Low is good.", 0: ""}[about.better]
     sentence = f"{about.about[0].upper()}{about.about[1:]}.{good}"
     rows = [[name, measured.text(name, column)] for name in values]
-    return Chart(
-        about.label, sentence, bars({"": made}, about.label), Table(about.label, ["method", about.label], rows)
-    )
+    title = about.label[0].upper() + about.label[1:]
+    return Chart(title, sentence, bars({"": made}, about.label), Table(about.label, ["method", about.label], rows))
 
 
 def _table(measured: Measured, caption: str, columns: tuple[str, ...]) -> dict[str, Any] | None:

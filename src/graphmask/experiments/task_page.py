@@ -44,15 +44,15 @@ def write_task_page(path: Path, run: Run[Any, nn.Module], name: str, examples: i
             example(explanation, f"Graph {number}", node_labels=nodes, edge_labels=edges, gold=answer, notes=notes)
         )
     totals = Totals.of(run.explanations)
-    charts = [_needed(run, totals), overview.against(gold_table(run.figures))]
+    charts = [_needed(run, totals), overview.against(gold_table(run.figures), totals)]
     html = render(
         cards,
         title=f"What the {name} model used",
         verdict=totals.verdict,
         charts=[chart for chart in charts if chart is not None],
         figures=totals.figures,
-        remark=f"{len(cards)} more graphs, of those with much to keep. The figures above are of "
-        f"{totals.count:,} others, drawn at random.",
+        remark=f"{len(cards)} further graphs, chosen because many of their messages are needed. The figures above "
+        f"are for {totals.count:,} other graphs, drawn at random.",
     )
     write(path, html)
     return path

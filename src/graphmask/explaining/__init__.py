@@ -1,1 +1,1 @@
-"""What all methods share: look at the original run, choose, verify by a masked run, divide by graph."""
+"""What all methods share: run the original model, choose, verify by a masked run, divide by graph."""

@@ -1,8 +1,9 @@
-"""The original run of the graph that was asked about last: the next question about the same graph needs no other.
+"""The last graph's original run, kept so that another question about the same graph does not need a new one.
 
-What a run says follows from the batch, the model and what is read off its messages. All of that is compared by content
-before a run is used again, not by counters that a fused optimiser or a view in NumPy leaves as they were. Nothing is
-kept of models that draw random numbers, nor where a user's own function calls the model: it may look at anything.
+The run depends on the batch, the model, and the network that reads its messages. The content of all three is compared
+before a run is used again; version counters would not do, because a fused optimiser or a view in NumPy leaves them as
+they were. Nothing is kept for models that draw random numbers, or where a user's own function calls the model, because
+such a function may read anything.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from graphmask.tapping.trace import Trace
 
 @dataclass(frozen=True)
 class State:
-    """What the original run on a batch follows from."""
+    """Everything that the original run on a batch depends on."""
 
     batch: Callable[[], Any]  #: a reference that does not keep it
     content: str  #: of all tensors in it, in the model and in what is looked with
@@ -36,7 +37,7 @@ class State:
 
     @classmethod
     def of(cls, subject: Subject, batch: Any, read: nn.Module | None) -> State | None:
-        """None where that cannot be told; ``read`` is all that is looked with."""
+        """The state, or None where it cannot be determined; ``read`` is the network that reads messages."""
         own = subject.forward is not batches.default_forward or subject.features is not None
         if own or read is None or not hasattr(batch, "__weakref__"):
             return None
@@ -56,7 +57,7 @@ class State:
 
 
 class Asked:
-    """The last run, and what it followed from; of a copy of its owner, nothing."""
+    """The last run and the state it depends on; a copy of its owner starts without one."""
 
     def __init__(self) -> None:
         self._known: tuple[State, Trace] | None = None

@@ -1,4 +1,4 @@
-"""One batch under explanation: run its graphs with some messages replaced, and see how far each output moves."""
+"""One batch under explanation: run its graphs with some messages replaced, and measure how far each output moves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GATES_AT_ONCE = 1 << 22
 
 @dataclass
 class Choice:
-    """What a method says about a batch, before it is verified."""
+    """What a method chose for a batch, before it is verified."""
 
     scores: Tensor  #: float [L, E], higher means more needed
     kept: Tensor  #: bool [L, E]
@@ -71,7 +71,7 @@ class Case:
 
     @cached_property
     def split(self) -> Split:
-        """Which edges, nodes and output rows are whose."""
+        """Which graph each edge, node and output row belongs to."""
         trace = self.trace
         rows, edges = trace.output.shape[0], trace.edge_map.edge_index
         if self.whole or edges is None:
@@ -90,7 +90,7 @@ class Case:
         return self.trace.left_out()
 
     def run(self, gates: Tensor, baselines: Sequence[Tensor], *, exchange: torch.Generator | None = None) -> Tensor:
-        """The masked model's output, with gradients to gates and baselines if they are wanted; see `messages.Mask`."""
+        """The masked model's output, with gradients to gates and baselines if they require any; see `messages.Mask`."""
         if gates.shape[-1] != self.trace.edge_map.total:
             raise GraphMaskError(
                 f"Expected {self.trace.edge_map.total} gates per site, those of input features included, got "
@@ -129,7 +129,7 @@ class Case:
 
     @cached_property
     def _copies(self) -> _Copies | None:
-        """The batch several times side by side; None if that cannot be done or the model does not take it alike."""
+        """The batch several times side by side; None if it cannot be repeated, or the model's outputs then differ."""
         edges = max(self.trace.edge_index.shape[1], 1)
         count = min(MOST_COPIES, EDGES_AT_ONCE // edges)
         if count < 2 or self.split.count != 1:
@@ -169,7 +169,7 @@ class Case:
         )
 
     def gate_order(self, values: Tensor, gates: Tensor) -> Tensor:
-        """[L, E] for each of ``gates`` how many of its graph have a lower value; others come last."""
+        """[L, E] for each of ``gates``, how many of its graph have a lower value; elsewhere a larger number."""
         at = gates.nonzero()
         owner, order = self.split.edge_graph[at[:, 1]], values[gates].argsort(stable=True)
         rank = torch.empty_like(owner)
@@ -185,13 +185,13 @@ class Case:
         return self.sum_per_graph(gates.long())
 
     def normalised(self, values: Tensor) -> Tensor:
-        """[L, E] over the largest of each graph: from 0 to 1."""
+        """[L, E] divided by the largest of each graph: from 0 to 1."""
         top = values.max(0).values if len(values) else values.sum(0)
         largest = top.new_zeros(self.split.count).scatter_reduce(0, self.split.edge_graph, top, "amax")
         return values / torch.where(largest > 0, largest, 1)[self.split.edge_graph]
 
     def uniform(self, seed: int) -> Tensor:
-        """[L, E] random numbers in (0, 1) by the graph and the edge's number in it, whatever batch the graph is in."""
+        """[L, E] random numbers in (0, 1) that depend on the graph and the edge's number in it, not on the batch."""
         trace, split = self.trace, self.split
         edges = split.within(trace.edge_index)
         known = batches.tensor(self.batch, "edge_type")
@@ -203,7 +203,7 @@ class Case:
         return double((mixed >> 11) & ((1 << 52) - 1)).add(0.5).div(1 << 52).to(trace.output.dtype).to(here.device)
 
     def normal(self, seed: int) -> Tensor:
-        """[L, E] standard normal numbers, likewise."""
+        """[L, E] standard normal numbers that depend on the graph and the edge's number in it, not on the batch."""
         return (
             torch.special.ndtri(double(self.uniform(seed)).clamp(1e-12, 1 - 1e-12))
             .to(self.trace.output.dtype)
@@ -211,13 +211,13 @@ class Case:
         )
 
     def cut(self, scores: Tensor, threshold: float, baselines: Sequence[Tensor] | None = None) -> Choice:
-        """Keep what scores above the threshold; nothing is sent where nothing is carried."""
+        """Keep what scores above the threshold; a message that is not carried is never kept."""
         scores = scores.where(self.trace.carried, torch.zeros_like(scores))
         kept = self.trace.carried & (scores > threshold)
         return Choice(scores, kept, self.zeros() if baselines is None else baselines)
 
     def best(self, scores: Tensor, shares: Sequence[float]) -> Iterator[Tensor]:
-        """For each share bool [L, E]: so many of every graph's messages, highest scores first, rounded up."""
+        """For each share bool [L, E]: this share of every graph's messages, highest scores first, rounded up."""
         carried, owner = self.trace.carried, self.split.edge_graph
         rank = self.gate_order(-scores, carried)
         total = double(self.gates_per_graph(carried))
@@ -247,7 +247,7 @@ class Case:
 
 
 def with_features(split: Split, batch: Any, edge_map: EdgeMap) -> Split:
-    """Whose the gates of input features are that follow those of the edges."""
+    """The split with the graphs of the gates of input features, which follow those of the edges."""
     if edge_map.more is None:
         return split
     node_graph = batches.tensor(batch, "batch")

@@ -1,4 +1,4 @@
-"""From what was chosen for a batch to one explanation per graph."""
+"""Turns what was chosen for a batch into one explanation per graph."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def divide(
     overturning: tuple[Tensor, Tensor] | None = None,
     alike: Alike | None = None,
 ) -> list[Explanation]:
-    """One Explanation per graph of the batch; ``overturning`` are gates and where there are any, see `repairing`.
+    """One Explanation per graph of the batch; ``overturning`` is what `repairing.counterfactual` returns.
 
-    Sentences of one length have the same pairs, which are kept once, also across batches that share ``alike``.
+    Sentences of one length have the same pairs, which are stored once, also across batches that share ``alike``.
     """
     trace, split, masked = case.trace, case.split, repaired.masked
     divergence, flips = case.distance(masked).clamp_min(0), case.flips(masked)  # rounding may leave -1e-11
@@ -79,7 +79,7 @@ def divide(
 
 
 def _info(case: Case, repaired: Repaired) -> list[dict[str, Any]]:
-    """What an explanation says of itself beside its numbers."""
+    """What an explanation carries in ``info`` beside its numbers."""
     count, asked = case.split.count, case.subject.rows
     info = notes(case.batch, count) if case.subject.types is None else [{} for _ in range(count)]
     for own, why in zip(info, repaired.why, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from graphmask import labels, store
 from graphmask import team as distributed
 from graphmask.devices import placed
 from graphmask.divergence import Divergence, Function
-from graphmask.errors import GraphMaskError
+from graphmask.errors import GraphMaskError, warn
 from graphmask.explaining import repairing
 from graphmask.explaining.asked import Asked, State
 from graphmask.explaining.case import Case, Choice
@@ -48,16 +47,16 @@ class Method(ABC):
     """Which edges did a trained model use, at which layer?
 
     Args:
-        model: any PyTorch module with :class:`torch_geometric.nn.MessagePassing` layers or taps. It is never changed.
+        model: any PyTorch module with :class:`torch_geometric.nn.MessagePassing` layers or taps. It is restored after
+            every call.
         forward: ``forward(model, batch) -> Tensor``; by default the model's signature is matched to the batch's
             attributes. Rows of the output are examples: graphs, nodes or candidate edges.
         divergence: ``"kl"``, ``"js"``, ``"cross_entropy"``, ``"bernoulli"``, ``"mse"``, ``"gaussian"``, or a callable
             ``(original, masked) -> [rows]``; ``"auto"`` picks by the output.
-        tolerance: the divergence that still counts as the same prediction.
-        seed: makes everything reproducible.
-        heads: of attention: ``"each"`` head has gates of its own, as relations do, or all ``"together"`` share them.
-        leaky_keys: of attention, for comparison only: a dropped pair keeps its place in the softmax, so that the key of
-            a dropped token still steers what its receiver attends to.
+        tolerance: the largest divergence that is allowed.
+        seed: the seed of all random numbers.
+        heads: for attention: with ``"each"`` every head has gates of its own, with ``"together"`` all heads share them.
+        leaky_keys: for attention, and for comparison only: a dropped pair keeps its own logit in the softmax.
     """
 
     name: ClassVar[str]
@@ -96,6 +95,9 @@ class Method(ABC):
         )
         self.tolerance, self.seed, self.asked = check_tolerance(tolerance), seed, Asked()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.model).__name__}, tolerance={self.tolerance:g})"
+
     @property
     def model(self) -> nn.Module:
         return self.subject.model
@@ -120,7 +122,7 @@ class Method(ABC):
 
     @property
     def sites(self) -> tuple[Site, ...] | None:
-        """Where messages flow; None until that was found."""
+        """Where messages flow; None before the first run of the model."""
         return self.subject.sites
 
     @property
@@ -131,7 +133,7 @@ class Method(ABC):
     # What a method is --------------------------------------------------------------------------------------
 
     def look(self, messages: Messages) -> Tensor:
-        """One number per edge [E'] read off the original run; by default nothing is."""
+        """One number per edge [E'], read from the messages of the original run; zero by default."""
         return nothing(messages)
 
     @abstractmethod
@@ -147,7 +149,7 @@ class Method(ABC):
 
     @classmethod
     def why_not(cls, model: nn.Module, batch: Any, forward: Forward | None = None) -> str | None:
-        """Why this method does not apply to a model; None if it does."""
+        """The reason why this method does not apply to a model; None if it does."""
         return None
 
     def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, *, progress: bool = True) -> Any:
@@ -176,23 +178,22 @@ class Method(ABC):
     ) -> Explanation:
         """Explain one graph: the original run, the choice, and the masked run that verifies it.
 
-        The explanation that comes back holds: the divergence is within tolerance and the prediction is the same. Where
-        that cannot be had (a model that is not deterministic), a warning and `Explanation.unrepaired` say why.
+        The explanation holds: the divergence is within tolerance and the prediction is the same. Where that cannot be
+        achieved (a model that is not deterministic), a warning and `Explanation.unrepaired` give the reason.
 
         Args:
             data: one graph.
-            index: why *this* row of the output (a node, a candidate edge, a graph of a batch), or these rows? The
-                output is cut to them, divergence and flips are theirs, and edges from which they cannot be reached
-                are neither kept nor counted. Layers are taken to work in the order in which they are called.
-            repair: reopen dropped messages, best score first and as few as it takes, until for this very graph the
-                divergence is within tolerance and the prediction is the same. Costs nothing where that is so at once.
-                False gives the method's own choice, whatever it does to the output: to measure the method, to compare
-                methods or fits.
+            index: explain only this row of the output (a node, a candidate edge, a graph of a batch), or these rows.
+                The output is cut to them, divergence and flips are theirs, and edges from which they cannot be reached
+                are neither kept nor counted. Layers are assumed to work in the order in which they are called.
+            repair: reopen dropped messages, best score first and as few as necessary, until the divergence of this
+                graph is within tolerance and its prediction is the same. Costs nothing where that is so at once. False
+                returns the method's own choice, whatever it does to the output: to measure or compare methods or fits.
             counterfactual: also find the fewest kept messages, highest scores first, whose replacement changes the
-                prediction (`Explanation.counterfactual`): what was kept is then not only enough, but needed.
+                prediction (`Explanation.counterfactual`).
             allow_infeasible: explain although `fit` found no state within tolerance.
             node_labels: names of the nodes, for pictures, tables and pages; kept in ``info``.
-            class_names: names of the outputs, likewise.
+            class_names: names of the outputs; kept in ``info`` too.
         """
         self.check_ready(allow_infeasible)
         explanations = self._explain(data, repair, "the data", index, counterfactual=counterfactual)
@@ -247,11 +248,11 @@ class Method(ABC):
 
         Args:
             loader: any iterable of batches.
-            out: a folder to write to. The explanations come back as a :class:`graphmask.store.Store`; without it, as
-                an iterator. A run that was killed goes on where it was when it is called again with the same batches.
-            metadata: ``metadata(batch)`` returns one dictionary of JSON values per graph, to be kept with its
+            out: a folder to write to. The result is then a :class:`graphmask.store.Store`, otherwise an iterator. A run
+                that was killed resumes when it is called again with the same batches.
+            metadata: ``metadata(batch)`` returns one dictionary of JSON values per graph, which is kept with its
                 explanation as ``info``: tokens, names.
-            repair: as in `explain`; False gives the method's own choices, as measurements and comparisons need them.
+            repair: as in `explain`; False returns the method's own choices, for measurements and comparisons.
             counterfactual: as in `explain`; not written to a folder.
             allow_infeasible: explain although `fit` found no state within tolerance.
             progress: show a progress bar where there is ``out``.
@@ -363,7 +364,7 @@ class Method(ABC):
 def _by_all(
     wanted: Callable[..., Store], team: Team, out: str | Path, shard: tuple[int, int] | None, shard_rows: int | None
 ) -> Store:
-    """Each process writes its share; what comes back is what all of them have written."""
+    """Each process writes its share; the result is the store of all that they have written."""
     rank, world = shard or (team.rank, team.size)
     written = wanted(shard_rows=shard_rows, rank=rank, world=world)
     if team.size == 1:
@@ -373,7 +374,7 @@ def _by_all(
 
 
 def found_on(subject: Subject, loader: Iterable[Any]) -> Subject:
-    """The model with the sites, and the types of heterogeneous data, that a loader shows."""
+    """The subject with the sites, and the types of heterogeneous data, that the first batch of a loader shows."""
     (first,), types = batches.first_few(loader, 1)
     sites = record(replace(subject, sites=None), first, nothing).sites
     return replace(subject, sites=sites, types=types)
@@ -388,9 +389,7 @@ def check_tolerance(tolerance: float) -> float:
 def _warn(repaired: Repaired) -> None:
     reasons = [why for why in repaired.why if why is not None]
     if reasons:
-        warnings.warn(
+        warn(
             f"Could not make {len(reasons)} of {len(repaired.why)} explanations hold, even with all their messages: "
-            f"{reasons[0]}. Explanation.unrepaired says so of each; repair=False gives what was chosen.",
-            UserWarning,
-            stacklevel=5,
+            f"{reasons[0]}. Explanation.unrepaired says so of each; repair=False gives what was chosen."
         )

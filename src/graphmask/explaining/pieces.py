@@ -1,4 +1,4 @@
-"""Many sentences at once are explained some at a time: gates of pairs of tokens take more memory than the model."""
+"""Explains a large batch of sentences in parts, because gates of pairs of tokens take more memory than the model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PAIRS_AT_ONCE = 1 << 20
 
 
 def pieces(subject: Subject, batch: Any) -> list[Any]:
-    """The batch in parts of about so many pairs, in order; the batch itself where it is small or cannot be divided.
+    """The batch in parts of about `PAIRS_AT_ONCE` pairs; the batch itself where it is small or cannot be divided.
 
-    What a tokenizer returns is divided, where the model is called on it by the default forward: rows are sentences.
+    Only a tokenizer's output on which the default forward calls the model is divided: its rows are sentences.
     """
     sites = subject.sites
     if not sites or not all(site.heads for site in sites) or subject.forward is not batches.default_forward:
@@ -38,13 +38,13 @@ def pieces(subject: Subject, batch: Any) -> list[Any]:
 
 
 class Alike:
-    """Of tensors that many explanations have in common, such as the pairs of sentences of one length, the first."""
+    """Keeps the first of equal tensors, so that explanations share it: the pairs of all sentences of one length."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}
 
     def __call__(self, part: Tensor) -> Tensor:
-        """An equal tensor that was given before, or a copy: of a part of a whole, the whole would be kept."""
+        """An equal tensor that was given before, or a copy: a view of a part would keep the whole tensor in memory."""
         known = self._known.setdefault((part.shape, part.dtype), [])
         for one in known:
             if torch.equal(one, part):

@@ -1,4 +1,4 @@
-"""After gates have chosen, for every single explanation: reopening until it holds, and what would overturn it."""
+"""Repair of single explanations after the choice: reopen messages until one holds. Also the counterfactual search."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Repaired(NamedTuple):
 
 
 def repair(case: Case, choice: Choice, masked: Tensor) -> Repaired:
-    """Per graph, by bisection, the fewest dropped gates to reopen, best first, until its explanation holds.
+    """Per graph, by bisection, reopen the fewest dropped gates, best first, until its explanation holds.
 
-    Best are the highest scores; among scores that say the same, the gates whose opening brings the output nearest to
-    the original, to first order; of a graph with many output rows, see `_for_its_rows`. What was reopened is then gone
-    through again in the order of what each gate does there, and as much of it shut as can be, at last one by one. Only
-    graphs whose explanation does not hold are run again.
+    Best are the highest scores; among equal scores, the gates whose opening brings the output nearest to the original,
+    to first order. For a graph with many output rows, see `_for_its_rows`. Then as many as possible of the reopened
+    gates are shut again, those with the least effect first, at last one by one. Only graphs whose explanation does not
+    hold are run again.
     """
     broken = ~holds(case, masked)
     if not bool(broken.any()):
@@ -63,7 +63,7 @@ def repair(case: Case, choice: Choice, masked: Tensor) -> Repaired:
 
 
 def as_is(case: Case, choice: Choice, masked: Tensor) -> Repaired:
-    """What was chosen, and nothing else."""
+    """The choice unchanged."""
     count = case.split.count
     return Repaired(choice.kept, masked, torch.zeros(count, dtype=torch.long), [None] * count)
 
@@ -83,8 +83,8 @@ def _repair(case: Case, choice: Choice, broken: Tensor, masked: Tensor) -> tuple
 def counterfactual(case: Case, choice: Choice) -> tuple[Tensor, Tensor]:
     """The fewest kept gates, highest scores first, that change the prediction when they are shut as well.
 
-    Returns bool [L, E], and bool [G] where there are such gates: where shutting all of them does not change the
-    prediction, none are marked.
+    Returns bool [L, E], and bool [G] that is False where even shutting all of them does not change the prediction; no
+    gates are marked there.
     """
     kept = choice.kept & case.trace.carried
     rank, count = _ranks(case, kept, -choice.scores)
@@ -117,16 +117,16 @@ def _reopen(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _bands(choice: Choice) -> Tensor:
-    """[L, E] lower for higher scores, the same for those that say the same."""
+    """[L, E] lower for higher scores, the same for scores that count as equal."""
     return -(choice.scores / BAND).round()
 
 
 def _for_its_rows(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, Tensor]:
-    """bool [L, E]: dropped gates that are enough together; bool [G] where these are not simply all.
+    """bool [L, E]: dropped gates that together are enough; bool [G]: False where these are simply all of them.
 
-    Of many output rows a few may be wrong, each for want of a few messages, and by scores alone nearly all gates of the
-    graph come before the last of these. So only those count from which a wrong row can be reached, as gradients tell;
-    best scores first, and few at a time, for rows that are right again need no more.
+    Of many output rows a few may be wrong, each because a few messages are missing; in the order of scores alone nearly
+    all gates of the graph would come before the last of these. So only gates count from which a wrong row can be
+    reached, as gradients tell; best scores first, and few at a time, because rows that are right again need no more.
     """
     split, carried = case.split, case.trace.carried
     owner, dropped = split.edge_graph, carried & ~choice.kept & broken[split.edge_graph]
@@ -167,7 +167,7 @@ def _for_its_rows(case: Case, choice: Choice, broken: Tensor) -> tuple[Tensor, T
 
 
 def _loss(case: Case, wrong: Tensor, far: Tensor, output: Tensor) -> Tensor:
-    """Of wrong rows (bool), and of graphs (bool) that are beyond the tolerance."""
+    """The loss over ``wrong`` rows (bool) plus the divergence of the graphs ``far`` (bool) beyond the tolerance."""
     loss = (case.distance(output) * far).sum()
     if bool(wrong.any()):
         loss = loss + case.divergence.own_loss(case.trace.output[wrong], output[wrong]).sum()
@@ -192,7 +192,7 @@ def _fewest_first(
     going: Tensor,
     enough: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """[L, E] what was kept and, by bisection, as few of the candidates as are enough; where not ``going``, all."""
+    """[L, E] the kept gates and, by bisection, as few candidates as are enough; all of them where not ``going``."""
     rank, count = _ranks(case, candidates, first, -pull, -choice.scores)
 
     def best(number: Tensor) -> Tensor:
@@ -204,10 +204,10 @@ def _fewest_first(
 
 
 def _verified(case: Case, choice: Choice, opened: Tensor) -> tuple[Tensor, Tensor]:
-    """With the output. Where that still does not hold, more is opened as far as it helps.
+    """What is open in the end, with its output; where that does not hold, all of the graph is opened, if this helps.
 
-    It holds unless everything of the graph is open, or the model mixes the graphs of a batch: then what was found for
-    one need not do when others have changed.
+    It holds unless everything of the graph is open, or the model mixes the graphs of a batch: then the gates that were
+    enough for one graph may not be enough once others have changed.
     """
     carried, owner = case.trace.carried, case.split.edge_graph
 
@@ -231,7 +231,7 @@ def _verified(case: Case, choice: Choice, opened: Tensor) -> tuple[Tensor, Tenso
 
 
 def _why(case: Case, choice: Choice, masked: Tensor) -> list[str | None]:
-    """For each graph whose explanation does not hold after all, what stands in the way."""
+    """For each graph whose explanation still does not hold, the reason."""
     fine = holds(case, masked).tolist()
     if all(fine):
         return [None] * len(fine)
@@ -252,9 +252,9 @@ def _why(case: Case, choice: Choice, masked: Tensor) -> list[str | None]:
 
 
 def _without_each(case: Case, choice: Choice, opened: Tensor) -> Tensor:
-    """Shut again, one after the other, what was reopened and can be done without; the least useful first.
+    """Shut reopened gates again, one after the other, where the explanation holds without them; the least useful first.
 
-    Where there is too much of it, in as many groups; and then in as many of what is left.
+    Where there are too many, they are tried in groups; then the groups that are left are divided and tried again.
     """
     owner, more = case.split.edge_graph, torch.ones(case.split.count, dtype=torch.bool, device=opened.device)
     for _ in range(PASSES):
@@ -275,7 +275,7 @@ def _without_each(case: Case, choice: Choice, opened: Tensor) -> Tensor:
 
 
 def _one_alone(case: Case, choice: Choice, opened: Tensor) -> Tensor:
-    """Of several reopened gates one, where it is enough by itself: the others may only make up for each other."""
+    """Where one of several reopened gates is enough by itself, keep only that one: the others may merely compensate."""
     reopened = opened & ~choice.kept
     rank, count = _ranks(case, reopened, -choice.scores)
     done, owner = (count < 2) | (count > ONE_BY_ONE), case.split.edge_graph
@@ -292,7 +292,7 @@ def _one_alone(case: Case, choice: Choice, opened: Tensor) -> Tensor:
 
 
 def _fewest(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """[G] by bisection: a number that is enough while one less is not; ``high`` is taken to be."""
+    """[G] by bisection, the smallest number that is enough; ``high`` is assumed to be enough."""
     while bool((low < high).any()):
         middle = (low + high) // 2
         suffices = enough(middle)
@@ -302,9 +302,9 @@ def _fewest(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Te
 
 
 def _ranks(case: Case, gates: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
-    """[L, E] the position of each of ``gates`` among those of its graph, lowest values first, and [G] how many.
+    """[L, E] the position of each of ``gates`` in its graph, lowest values first, and [G] how many there are.
 
-    Where values are the same, the next go; at last the order in the graph.
+    Ties are broken by the next of ``values``, and at last by the order in the graph.
     """
     at = gates.nonzero(as_tuple=True)
     graph = case.split.edge_graph[at[1]]
@@ -320,7 +320,7 @@ def _ranks(case: Case, gates: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _levels(values: Tensor, graph: Tensor) -> Tensor:
-    """Whole numbers in the order of the values of each graph; the same for those that differ by rounding at most."""
+    """Whole numbers in the order of each graph's values; values that differ only by rounding get the same number."""
     device, values = graph.device, double(values)
     graph = graph.to(values.device)
     order = values.argsort(stable=True)
@@ -335,10 +335,10 @@ def _levels(values: Tensor, graph: Tensor) -> Tensor:
 
 
 def _pull(case: Case, kept: Tensor, baselines: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> Tensor:
-    """[L, E] by how much an open gate lowers the loss of the output, to first order; zero where no gradient passes.
+    """[L, E] how much an open gate lowers the loss of the output, to first order; zero where no gradient passes.
 
-    In parts of the most that a gate of its graph does. Zero also where the output is next to the original: there
-    gradients vanish, and what is left of them is rounding.
+    Divided by the largest of its graph. Zero also where the output equals the original up to rounding: gradients vanish
+    there, and what is left of them is rounding.
     """
     gates, original = kept.to(case.trace.output.dtype), case.trace.output
     try:
@@ -366,7 +366,7 @@ def _pull(case: Case, kept: Tensor, baselines: Sequence[Tensor], loss: Callable[
 
 
 def _part(case: Case, choice: Choice, wanted: Tensor) -> tuple[Case, Choice, Tensor, Tensor] | None:
-    """The case of these graphs alone, what was chosen for them, and their edges and rows; None for all."""
+    """The case restricted to these graphs, with its choice, edges and rows; None if it cannot be restricted."""
     batch, split = case.batch, case.split
     if not isinstance(batch, Batch) or case.whole or int(wanted.sum()) == split.count:
         return None

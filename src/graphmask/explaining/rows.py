@@ -1,8 +1,7 @@
-"""Which rows of the output are asked about, and which messages can reach them at all."""
+"""The output rows that a question is about, and the messages that can reach them."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphmask.errors import GraphMaskError
+from graphmask.errors import GraphMaskError, warn
 from graphmask.explaining.case import Case, Choice
 from graphmask.graphs import batches
 from graphmask.graphs.retained_paths import passed_on
@@ -54,18 +53,19 @@ def receptive_field(trace: Trace, read: Tensor) -> Tensor:
 def for_rows(choice: Choice, trace: Trace, read: Tensor) -> Choice:
     """The choice where only the nodes ``read`` (bool [N]) matter: a message counts as far as it is passed on to them.
 
-    A kept message whose receiver sends on nothing that is kept, and is not asked about, changes no row that is: it is
-    dropped too. Scores are multiplied along the best way, as the probabilities that all its gates are open.
+    A kept message is dropped if no kept message carries it on to one of these nodes: it cannot change any row that is
+    asked about. Scores are multiplied along the best path, as the probability that all its gates are open.
     """
     kept = passed_on(trace.edge_index, choice.kept.float(), trace.sites, read) > 0
     return replace(choice, kept=kept, scores=passed_on(trace.edge_index, choice.scores, trace.sites, read))
 
 
 def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> Tensor:
-    """bool [N]: the nodes whose final states these of ``count`` rows are made from.
+    """bool [N]: the nodes from whose final states these of ``count`` rows are computed.
 
-    A row is a candidate edge (``edge_label_index``; both its ends), a node, a graph (all its nodes) or an edge; where
-    counts do not tell which, all that fit. All nodes where nothing fits. Of HeteroData, a node of a type, or anything.
+    A row is a candidate edge (``edge_label_index``; both its ends), a node, a graph (all its nodes) or an edge. Where
+    the counts fit several of these, their nodes are united; where they fit none, all nodes are meant. For HeteroData, a
+    row may be a node of any type that has as many nodes as there are rows.
     """
     edges = trace.edge_index
     highest = int(edges.max()) + 1 if edges.numel() else 0
@@ -99,7 +99,7 @@ def nodes_read(batch: Any, trace: Trace, rows: tuple[int, ...], count: int) -> T
 
 
 def asked_about(case: Case, rows: tuple[int, ...], where: str) -> Case:
-    """With the output cut to these rows, and the gates to those that can matter to them."""
+    """The case with its output cut to these rows, and only the gates that can matter to them."""
     trace, count = case.trace, case.trace.output.shape[0]
     read = nodes_read(case.batch, trace, rows, count)
     field = receptive_field(trace, read)
@@ -112,12 +112,10 @@ def asked_about(case: Case, rows: tuple[int, ...], where: str) -> Case:
     with torch.no_grad():
         alone = case.run(field, case.zeros())
     if not torch.allclose(alone, trace.output, rtol=1e-4, atol=1e-5):
-        warnings.warn(
+        warn(
             f"Rows {rows[:5]} of {where} change when messages are dropped from which no edges lead to them: the model "
             "connects nodes by other ways than its layers' edges (pooling, attention over all nodes), or rows are not "
-            "nodes, candidate edges or graphs. Every edge is taken to be able to reach them.",
-            UserWarning,
-            stacklevel=5,
+            "nodes, candidate edges or graphs. Every edge is taken to be able to reach them."
         )
         return case
     return replace(case, trace=replace(trace, carried=field), read=read)

@@ -1,4 +1,4 @@
-"""From locations to hard choices: what hard gates do to the model on data, and which thresholds to take."""
+"""From locations to hard choices: what hard gates do to the model on some data, and the choice of thresholds."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from graphmask.tapping.subject import Subject
 from graphmask.tapping.trace import Trace
 from graphmask.team import ALONE, Team, shares
 
-#: Examples that the final judgement looks at, of held-out and of training data each; and those on the way.
+#: Examples for the final verdict, of held-out and of training data each, and for those during training.
 EXAMPLES, SOME_EXAMPLES = 1500, 500
-#: Standard errors of the mean that are added to a measured divergence before it is held to the tolerance.
+#: Standard errors of the mean that are added to a measured divergence before it is compared with the tolerance.
 ERRORS = 2.0
 #: Share of the tolerance that this upper bound may take up.
 MARGIN = 0.85
 #: Thresholds that keep every edge, and none.
 KEEP_ALL, DROP_ALL = -LIMIT - 1, LIMIT + 1
-#: Distance of others from the bounds of locations: many locations lie on a bound, where rounding would decide.
+#: Distance of other thresholds from the bounds of locations: many lie on a bound, where rounding would decide.
 CLEAR = 0.1
-#: Keeping this share, nothing is chosen.
+#: A state that keeps this share or more has chosen nothing.
 NEARLY_ALL = 0.99
-#: Candidates that keep at most this share of all messages more than the sparsest one are as sparse as it is.
+#: Candidates that keep at most this share of all messages more than the sparsest one count as equally sparse.
 TIE = 0.01
 #: Bounds that differ by more than this share of the tolerance differ clearly.
 CLEARLY = 0.05
-#: Distances from the trained thresholds that are tried, at all sites alike.
+#: Offsets from the trained thresholds that are tried, the same at all sites.
 OFFSETS = (-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-#: The same of snapshots that were taken on the way.
+#: The same for snapshots, which are taken during training.
 FEW_OFFSETS = (-0.5, 0.0, 0.5)
 
 
@@ -64,12 +64,12 @@ class Verdict:
 
     @property
     def mean(self) -> float:
-        """Of the divergence: over all rows, or over held-out rows if that is more."""
+        """The mean divergence over all rows, or over held-out rows if that is larger."""
         return max(self.divergence, self.held_out)
 
     @property
     def upper(self) -> float:
-        """Of the divergence: a confidence bound from all rows, or from held-out rows alone if that is more."""
+        """A confidence bound on the mean divergence, from all rows, or from held-out rows alone if that is larger."""
         return max(self.divergence + ERRORS * self.error, self.held_out + ERRORS * self.held_out_error)
 
     def holds(self, tolerance: float) -> bool:
@@ -81,12 +81,12 @@ class Verdict:
         return self.mean <= MARGIN * tolerance
 
     def meets(self, tolerance: float) -> bool:
-        """True if the upper bound is within the tolerance, less a margin: other data are other data."""
+        """True if the upper bound is within the tolerance less a margin, because other data may diverge more."""
         return self.upper <= MARGIN * tolerance
 
 
 class Tally:
-    """Sums over rows and edges, from which a verdict is made; tallies of several data sets can be added."""
+    """Sums over rows and edges from which a verdict is computed; tallies of several data sets can be added."""
 
     def __init__(self, sums: Tensor) -> None:
         self.sums = sums  #: rows, divergence, its square, flips, within; kept per site; carried per site
@@ -108,9 +108,9 @@ class Tally:
 
 
 class Validation:
-    """Original runs and locations of some batches, computed once; any thresholds can then be tried by masked runs.
+    """Original runs and locations of some batches, computed once; then any thresholds can be tried by masked runs.
 
-    A team shares out the batches. What is said of them is said of all, so that every process decides alike.
+    The processes of a team share out the batches and add up their counts, so that all of them decide alike.
     """
 
     def __init__(
@@ -144,13 +144,13 @@ class Validation:
                 break
 
     def count(self, thresholds: Sequence[float]) -> Tensor:
-        """[L] how many gates are open; the same numbers mean the same gates, since higher thresholds keep a part."""
+        """[L] how many gates are open. Equal numbers mean the same gates, since a higher threshold keeps a subset."""
         limits = torch.tensor(list(thresholds))[:, None]
         counts = [(original.values > limits.to(original.values.device)).sum(1).cpu() for _, original in self.batches]
         return self.team.sum(sum(counts, start=torch.zeros(len(self.probe.sites), dtype=torch.long)))
 
     def measure(self, thresholds: Sequence[float]) -> Tally:
-        """Hard-mask every edge whose location is at or below its site's threshold."""
+        """Drop every edge whose location is at or below its site's threshold, run the model, and tally the result."""
         sites = len(self.probe.sites)
         sums = torch.zeros(5 + 2 * sites, dtype=torch.double)
         limits = torch.tensor(list(thresholds))[:, None]
@@ -169,9 +169,9 @@ class Validation:
 class Judge:
     """Judges thresholds on held-out and on training data together.
 
-    Few held-out graphs say little by themselves, and training graphs say too little where gates, or the model, have
-    learnt them by heart: the bound must hold for both together and for held-out data alone. Held out are validation
-    data, what was split off the loader, or both, in this order.
+    A few held-out graphs are a small sample, and training graphs understate the divergence where the gates, or the
+    model, are overfitted to them. So the bound must hold for both together and for held-out data alone. ``held_out`` is
+    validation data, what was split off the loader, or both, in this order.
     """
 
     def __init__(self, held_out: Sequence[Validation], trained: Validation) -> None:
@@ -189,7 +189,7 @@ class Judge:
         return together(new_data(held_out), trained)
 
     def gap(self, thresholds: Sequence[float]) -> float:
-        """How many times the divergence of training data that of held-out data is; 1 if not significantly more."""
+        """The divergence on held-out data over that on training data; 1 if it is not significantly larger."""
         tallies, trained = self._tallies(thresholds)
         held_out = new_data(tallies)
         if held_out is None or not significantly_worse(held_out, trained):
@@ -198,10 +198,10 @@ class Judge:
 
 
 def new_data(held_out: Sequence[Tally]) -> Tally | None:
-    """What stands for new data: validation data and what was split off the loader, or validation data alone.
+    """The tally that represents new data: validation data, with or without what was split off the loader.
 
-    As a rule the model was trained on the loader's data. Where it is surer of what it was trained on, these say too
-    little of new data; so whichever of the two has the larger bound counts.
+    The model was usually trained on the loader's data, split-off data included. Where it is more certain on data that
+    it was trained on, they understate the divergence on new data; so whichever of the two has the larger bound counts.
     """
     if len(held_out) < 2:
         return held_out[0] if held_out else None
@@ -218,7 +218,7 @@ def significantly_worse(held_out: Tally, trained: Tally) -> bool:
 
 
 def together(held_out: Tally | None, trained: Tally) -> Verdict:
-    """The verdict on both."""
+    """The verdict on held-out and training data together."""
     if held_out is None or not held_out.rows:
         return trained.verdict()
     alone = held_out.verdict()
@@ -227,7 +227,7 @@ def together(held_out: Tally | None, trained: Tally) -> Verdict:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A state that a fit may end with: thresholds for the gates of a rung (a snapshot), and what they do."""
+    """A state that a fit may end with: thresholds for the gates of a rung (a snapshot), and the verdict on them."""
 
     thresholds: tuple[float, ...]
     verdict: Verdict
@@ -237,20 +237,20 @@ class Candidate:
 def _fine(
     candidates: Sequence[Candidate], tolerance: float, asked: Callable[[Verdict, float], bool]
 ) -> list[Candidate]:
-    """Those that drop something and do at this tolerance what is asked of them."""
+    """The candidates that drop something and pass the test ``asked`` at this tolerance."""
     return [one for one in candidates if not one.verdict.all_open and asked(one.verdict, tolerance)]
 
 
 def _first(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The sparsest; of those that keep the same, the one nearest to the trained thresholds."""
+    """The sparsest candidate; among equally sparse ones, the one nearest to the trained thresholds."""
     return min(candidates, key=lambda one: (round(one.verdict.share, 6), sum(map(abs, one.thresholds))), default=None)
 
 
 def sparsest(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
-    """The candidate that keeps least of those that drop something and meet the tolerance; None if none does.
+    """The candidate that keeps least among those that drop something and meet the tolerance; None if there is none.
 
-    Of candidates that keep the same, the one nearest to the trained thresholds, where unseen edges are least likely to
-    fall on the wrong side.
+    Among candidates that keep equally much, the one nearest to the trained thresholds, where unseen edges are least
+    likely to fall on the wrong side.
     """
     return _first(_fine(candidates, tolerance, Verdict.meets))
 
@@ -258,10 +258,10 @@ def sparsest(candidates: Sequence[Candidate], tolerance: float) -> Candidate | N
 def surest(
     candidates: Sequence[Candidate], tolerance: float, asked: Callable[[Verdict, float], bool] = Verdict.meets
 ) -> Candidate | None:
-    """Of the candidates that keep about as little as the sparsest, one whose bound is clearly less; else the sparsest.
+    """Among candidates about as sparse as the sparsest, one whose bound is clearly lower; else the sparsest.
 
-    The last messages that a threshold drops are those that gates are least sure of, and on other data they may be the
-    ones that matter. None if no candidate is fine.
+    The last messages that a threshold drops are those that gates are least certain of, and on other data they may be
+    the ones that matter. None if no candidate passes.
     """
     fine = _fine(candidates, tolerance, asked)
     least = min((one.verdict.share for one in fine), default=0.0)
@@ -273,10 +273,10 @@ def surest(
 def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
     """The state that a fit ends with; None if no candidate drops something within the tolerance.
 
-    The last state counts first: a snapshot, taken when less was aimed at, keeps much more. So of the last state the
-    candidates whose bound meets the tolerance with a margin, then those whose means do, then those whose means are
-    within it; then the snapshots alike. Thresholds that keep the whole of a site of which the trained ones drop a part
-    are not considered.
+    The last state goes before snapshots, which were taken at a smaller target and keep much more. Among its candidates,
+    those whose bound meets the tolerance with a margin go first, then those whose means do, then those whose means are
+    within it; then the snapshots in the same way. Thresholds that keep the whole of a site of which the trained ones
+    drop a part are not considered.
     """
     last = [candidate for candidate in candidates if candidate.rung < 0]
     trained = min(last, key=lambda one: sum(map(abs, one.thresholds)), default=None)
@@ -291,13 +291,13 @@ def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | Non
 
 
 def _opens(verdict: Verdict, trained: Verdict) -> bool:
-    """True if a site is kept as a whole, of which the trained thresholds drop a part."""
+    """True if a site is kept as a whole although the trained thresholds drop a part of it."""
     pairs = zip(verdict.retained, trained.retained, strict=True)
     return any(share >= NEARLY_ALL > before for share, before in pairs)
 
 
 def clear_of_bounds(threshold: float) -> float:
-    """The threshold itself, or the nearest one that means the same and is away from the bounds of locations."""
+    """The threshold itself, or the nearest equivalent one that is away from the bounds of locations."""
     if threshold < -LIMIT:
         return KEEP_ALL
     if threshold >= LIMIT:

@@ -1,4 +1,4 @@
-"""A fit that can be killed at any moment: everything that changes from epoch to epoch, to a file and back."""
+"""Checkpoints: everything that changes from epoch to epoch, in a file from which a killed fit resumes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def history_to_json(history: History) -> dict[str, Any]:
 
 
 def history_from_json(value: dict[str, Any]) -> History:
-    """Its types are checked here, where the file can be named, and not where they are first computed with."""
+    """The history in a file. Types are checked here, where the file can be named, and not at their first use."""
 
     def number(found: Any) -> Any:
         if type(found) not in (int, float):
@@ -93,14 +93,14 @@ def optimiser_from_tensors(optimiser: torch.optim.Optimizer, tensors: dict[str, 
 
 
 def _settings(training: Training) -> dict[str, Any]:
-    """What must agree for a checkpoint to be one of this fit."""
+    """The settings that must agree for a checkpoint to belong to this fit."""
     described = describe(training.subject, training.probe, training.tolerance, training.recipe, training.seed)
     per_step = training.team.size * training.accumulate  # in however many processes
     return {**described, "steps": training.steps, "batches per step": per_step}
 
 
 def save(training: Training, path: str | Path) -> None:
-    """Written whole or not at all, so that a kill leaves the previous epoch's file."""
+    """Write the file whole or not at all, so that a kill leaves the previous epoch's file."""
     tensors: dict[str, Tensor] = {f"probe.{key}": value for key, value in training.probe.state_dict().items()}
     tensors |= optimiser_to_tensors(training.optimiser)
     tensors["generator"] = training.generator.get_state()
@@ -146,7 +146,7 @@ def _check(description: dict[str, Any], path: str | Path, settings: dict[str, An
 
 
 def _check_progress(training: Training) -> None:
-    """Raise for numbers that no fit comes to: later steps would divide by zero, or go on for ever."""
+    """Raise for numbers that no fit can reach: later steps would divide by zero, or never end."""
     step, epoch, caution = training.step, training.epoch, training.caution
     past = training.drawn_out, training.judged
     if not (0 <= step < 1 << 31 and 0 <= epoch < 1 << 31 and 0 <= min(past) <= max(past) <= step):
@@ -156,7 +156,7 @@ def _check_progress(training: Training) -> None:
 
 
 def _check_constraint(constraint: Constraint) -> None:
-    """Raise for numbers that no fit comes to, and that overflow in later steps."""
+    """Raise for numbers that no fit can reach and that overflow in later steps."""
     if not all(abs(value) <= 1e150 for value in constraint.state().values()) or not 1e-9 < constraint.multiplier < 1e20:
         raise ValueError(f"a constraint at {constraint.state()}")
 

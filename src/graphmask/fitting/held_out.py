@@ -1,4 +1,4 @@
-"""Data that gates are judged on and not fitted on: a part of the loader's own, where too few others are given."""
+"""Held-out data: batches that gates are judged on but not fitted to, split off the loader where too few are given."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ PIECES = 20
 def divided(
     loader: Iterable[Any], validation: Iterable[Any] | None, together: int = 1
 ) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    """The batches to fit on, and those that are split off to judge on; ``loader`` itself and None if none are.
+    """The batches to fit on, and those split off to judge on; ``loader`` itself and None if none are split off.
 
-    So many batches ``together`` are a step: those of a list stay together.
-
-    Lists lose some of their batches, PyTorch's and PyG's `DataLoader` some of their examples. Others stay whole: what
-    a sampler or a stream will give cannot be told beforehand.
+    A step takes ``together`` batches, and those of a list stay together. Lists lose some of their batches, PyTorch's
+    and PyG's `DataLoader` some of their examples. Other loaders stay whole, because what a sampler or a stream will
+    return is not known beforehand.
     """
     missing = ENOUGH - (0 if validation is None else sum(map(examples, validation)))
     return _split(loader, missing, together) if missing > 0 else (loader, None)
@@ -45,7 +44,7 @@ def _split(loader: Iterable[Any], missing: int, together: int) -> tuple[Iterable
 
 
 def examples(batch: Any) -> int:
-    """Graphs in a batch, or sentences; where there is one graph, all its nodes may be examples."""
+    """How many graphs, or sentences, a batch has; where it is a single graph, its nodes may be the examples."""
     batch = graph_in(batch)
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if isinstance(ids, torch.Tensor) and ids.dim() > 1:
@@ -58,7 +57,7 @@ def examples(batch: Any) -> int:
 
 
 def _order(count: int) -> list[int]:
-    """In which pieces are held out: the same for every seed, so that fits can be compared."""
+    """The order in which pieces are held out: the same for every seed, so that fits can be compared."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
 
 

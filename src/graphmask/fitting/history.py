@@ -1,4 +1,4 @@
-"""What happened in a fit, and what came out of it."""
+"""The course of a fit, and its outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEARLY_ALL, NEARLY_NONE = 0.95, 0.002
 
 @dataclass
 class Epoch:
-    """One line of the history: training means since the last, and the verdict on hard gates."""
+    """One line of the history: training means since the last line, and the verdict on hard gates."""
 
     epoch: int
     divergence: float
@@ -46,12 +46,12 @@ class History:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sites by the names to show; histories of older files have their exact names only."""
+        """The readable names of the sites; histories in older files have only the exact ones."""
         return self.titles or self.sites
 
     @property
     def outcome(self) -> str:
-        """One line on the state that was taken."""
+        """One line on the chosen state."""
         if self.verdict is None:
             return "not fitted yet"
         within = "within" if self.verdict.divergence <= self.tolerance else "NOT within"
@@ -64,7 +64,7 @@ class History:
         return f"History({self.outcome}; {self.steps:,} steps, {self.seconds:.0f} s)"
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw with matplotlib what hard gates kept and how far they diverged on the way; returns the axes."""
+        """Draw with matplotlib what hard gates kept and how far they diverged during the fit; returns the axes."""
         return hooks.report("plot.plot_history")(self, ax)
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class History:
 
     @property
     def not_seen(self) -> str:
-        """A sentence on modules that are not seen; empty where there are none."""
+        """A sentence on modules whose messages are not seen; empty where there are none."""
         if not self.unseen:
             return ""
         return (
@@ -92,7 +92,7 @@ class History:
         )
 
     def advice(self) -> str:
-        """What to do if the outcome says little; empty if it says something."""
+        """Advice where the outcome says little about the model; empty otherwise."""
         verdict = self.verdict
         if verdict is None:
             return ""
@@ -116,7 +116,7 @@ class History:
 
 @dataclass(frozen=True)
 class Point:
-    """One row of the frontier: what is kept where this divergence is tolerated."""
+    """One row of the frontier: what is kept at this tolerance."""
 
     tolerance: float  #: the smallest tolerance that this state meets
     kept: tuple[float, ...]  #: per site
@@ -126,7 +126,7 @@ class Point:
 
 
 def points(candidates: Sequence[Candidate], margin: float) -> list[Point]:
-    """The frontier: of all states that were measured, those that keep less than any state that diverges less."""
+    """The frontier: of all measured states, those that keep less than every state with a smaller divergence."""
     frontier: list[Point] = []
     least = float("inf")
     for candidate in sorted(candidates, key=lambda one: (one.verdict.upper, one.verdict.share)):

@@ -26,11 +26,11 @@ def run(
     on_step: Callable[[Training, float, list[float]], None] = lambda *_: None,
     on_epoch: Callable[[Training], None] = lambda *_: None,
 ) -> History:
-    """Read it top to bottom: for every epoch, for every batch, a step; now and then a verdict; at the end, a choice.
+    """The algorithm: for every epoch, for every batch, a step; now and then a verdict; at the end, a choice.
 
-    ``mode(True)`` puts the model in the state for training gates, ``mode(False)`` in that for judging them; ``again``
-    is the loader in an order of its own, ``held_out`` what else to judge on: validation data
-    and what was split off the loader.
+    ``mode(True)`` puts the model in the state for training gates, ``mode(False)`` in the state for judging them.
+    ``again`` is the loader in a fixed order of its own, ``held_out`` the other data to judge on: validation data and
+    what was split off the loader.
     """
     started = time.perf_counter()
     while training.clock < training.steps:
@@ -63,5 +63,5 @@ def run(
 
 
 def _seed(training: Training) -> int:
-    """Of what gates draw in this epoch: not the same in two processes, and the same when resumed."""
+    """The seed for this epoch's gate noise: different in every process, and the same when the fit is resumed."""
     return (training.seed * 1_000_003 + training.epoch) * 65_537 + training.team.rank

@@ -57,14 +57,14 @@ class Progress:
 
 
 def epochs_of(training: Training) -> int:
-    """How many epochs there will be, by the steps of those that are over; a phase that is drawn out adds to them."""
+    """The number of epochs, estimated from the steps of those that are over; a phase that is extended adds to them."""
     total = training.steps + training.drawn_out
     return -(-total * training.epoch // max(training.step, 1)) if training.epoch else 1
 
 
 def standing(divergence: float, tolerance: float, feasible: bool) -> str:
-    """Where a state stands. A mean within tolerance is not enough: other data are other data, so a margin is asked."""
+    """How a state stands to the tolerance, in words. A margin below it is required, because other data vary."""
     if divergence > tolerance:
         return f"NOT within tolerance: divergence {divergence:.4f} of {tolerance:.3g}"
-    margin = "" if feasible else ", but for the margin that is left for other data"
+    margin = "" if feasible else ", but without the margin for other data"
     return f"within tolerance: divergence {divergence:.4f} of {tolerance:.3g}{margin}"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Recipe:
-    """How gates are trained; `docs/recipe.md` says why, and what each part does on the battery.
+    """The settings of the training; `docs/recipe.md` gives the reasons, and the effect of each part on the battery.
 
-    Two phases: gates are *noisy* while the divergence aimed at rises from almost none to most of the tolerance; then
-    they are hard and fixed, and baselines *settle*. Thresholds are chosen at the end.
+    There are two phases. First gates are *noisy* while the target divergence rises from almost none to most of the
+    tolerance; then they are hard and fixed, and baselines *settle*. Thresholds are chosen at the end.
     """
 
     name: str = "noisy"

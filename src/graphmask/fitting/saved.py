@@ -1,4 +1,4 @@
-"""What files say of a fit, and the probe that such a description and tensors give back."""
+"""What files contain of a fit, and the probe that is rebuilt from such a description and its tensors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def describe(subject: Subject, probe: Probe, tolerance: float, recipe: Recipe, s
 def probe_of(
     description: dict[str, Any], state: dict[str, Tensor], rungs: list[dict[str, Tensor]], device: torch.device
 ) -> Probe:
-    """The probe that a file describes, in the state that it holds; ``rungs`` must be states of it too."""
+    """The probe that a file describes, with its weights; ``rungs`` must fit it too."""
     specs = [SiteSpec(**spec) for spec in description["specs"]]
     sites = tuple(
         Site.from_json(site).with_message(spec.message) for site, spec in zip(description["sites"], specs, strict=True)

@@ -1,4 +1,4 @@
-"""How a fit begins: the batches it begins with, the sites they show, and what gates and baselines start from."""
+"""The start of a fit: its first batches, the sites they show, and the initial values of gates and baselines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCALES, UNNOTICED = (1.0, 0.75, 0.5, 0.35, 0.25), 0.01
 
 @dataclass(frozen=True)
 class First:
-    """The batches that a fit begins with."""
+    """The first batches of a fit."""
 
     opening: list[Any]  #: all up to the first step that has edges
     seen: list[Any]  #: sites and scales are found on these, the first of them has edges
@@ -35,7 +35,7 @@ class First:
 
 
 def first_batches(loader: Iterable[Any], team: Team, accumulate: int) -> First:
-    """Of the loader's first steps that have edges; ``seen`` is empty if none has any."""
+    """The first batches that have edges, from the loader's first steps; ``seen`` is empty if none has any."""
     together = team.size * accumulate
     opening: list[Any] = []
     seen: list[Any] = []
@@ -76,7 +76,7 @@ def found_on(first: First, subject: Subject, hidden: int, seed: int) -> tuple[Pr
 
 
 def put_at_start(probe: Probe, subject: Subject, first: First, recipe: Recipe, tolerance: float, team: Team) -> float:
-    """Locations and baselines as a recipe has them at first, alike in all processes; returns the scale of the noise."""
+    """Set locations and baselines to the recipe's initial values, the same in all processes; return the noise scale."""
     if recipe.initial_location is not None:
         for site in range(len(probe.sites)):
             probe.gate(site).start_at(recipe.initial_location)

@@ -87,7 +87,7 @@ def take_step(training: Training, mine: Sequence[Any]) -> tuple[float, list[floa
 
 
 def _totals(training: Training, parts: Sequence[_Part]) -> tuple[float, float, list[float]]:
-    """Of all batches: how many rows, their mean divergence, and how many edges per site."""
+    """The number of rows of all batches, their mean divergence, and their number of edges per site."""
     mine = [float(sum(part.rows for part in parts)), sum(float(part.divergence) for part in parts)]
     mine += [float(sum(part.gates[site].count() for part in parts)) for site in range(len(training.probe.sites))]
     if training.team.size > 1:
@@ -97,9 +97,9 @@ def _totals(training: Training, parts: Sequence[_Part]) -> tuple[float, float, l
 
 
 def _add_up(training: Training, figures: list[float]) -> list[float]:
-    """The sum of all processes' figures; and of their gradients, where these are kept.
+    """The sum of all processes' figures, and of their gradients.
 
-    A gradient is None where no process has any, so that Adam leaves those parameters alone.
+    A gradient is None where no process has one, so that Adam leaves those parameters alone.
     """
     if training.team.size == 1:
         return figures

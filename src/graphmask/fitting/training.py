@@ -1,4 +1,4 @@
-"""A fit on its way: gates that start open are made sparse under the divergence constraint, then hard."""
+"""A fit in progress: gates that start open are made sparse under the divergence constraint, then hard."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ LOGITS_EVERY = 4
 STEPS_PER_VERDICT = 50
 #: Steps in which the learning rate rises to its height.
 WARM = 20
-#: Share of the noisy phase, its end, in which the learning rate falls to zero.
+#: The learning rate falls to zero over this last share of the noisy phase.
 DECAY = 0.5
-#: Share of the noisy phase after which hard gates on held-out data are held to the tolerance.
+#: Share of the noisy phase after which hard gates on held-out data must be within the tolerance.
 JUDGED_FROM = 0.6
-#: What their upper bound is to come to, as a share of the tolerance: somewhat less than what will be asked of it.
+#: The value to which their upper bound is driven, as a share of the tolerance: a little below `MARGIN`.
 WANTED = 0.8
-#: Bounds of the caution: the divergence of noisy gates may well be more than that of hard ones.
+#: Bounds of the caution. It may be below 1, because noisy gates may diverge more than hard ones.
 BOLD, TIMID = 0.4, 10.0
-#: With several sites, the noisy phase is drawn out once the aim has risen, while the mean divergence is below this
-#: share of the tolerance; by so many times the steps at most.
+#: With several sites, the noisy phase is extended once the target has risen, while the mean divergence is below this
+#: share of the tolerance; at most by this multiple of the steps.
 SLACK, LONGEST = 0.5, 1.5
-#: ... and unless, with the least noise, no site's share of hard gates moved by more than this over so many verdicts.
+#: ... and unless, at the lowest noise, no site's share of hard gates moved by more than this over these verdicts.
 VERDICTS_STILL, STILL = 8, 0.003
-#: The scale of the noise at the end of a phase that was drawn out by its own length or more, as a share of the first.
+#: The scale of the noise at the end of a phase that was extended by its own length or more, as a share of the first.
 LAST_NOISE = 0.5
-#: Snapshots for other tolerances, as shares of the rise.
+#: When snapshots for other tolerances are taken, as shares of the rise of the target.
 RUNGS = (0.25, 0.5, 0.75)
 
 
 class Training:
-    """One fit of a probe: everything that changes from step to step, so that it can be saved and resumed."""
+    """One fit of a probe, with everything that changes from step to step, so that it can be saved and resumed."""
 
     def __init__(
         self,
@@ -90,10 +90,10 @@ class Training:
         self.generator = torch.Generator(probe.scales.device).manual_seed(seed)
         self.step = 0
         self.epoch = 0
-        self.drawn_out = 0  # steps by which the noisy phase was drawn out
+        self.drawn_out = 0  # steps by which the noisy phase was extended
         self.judged = 0  # step of the last verdict
         self.sums = torch.zeros(2 + len(probe.sites), dtype=torch.double)  # since then: steps, divergence, gates
-        self.caution = 1.0  # by how much less is aimed at: held-out data and hard gates may ask for it
+        self.caution = 1.0  # the target is divided by it, where held-out data or hard gates diverge more
         self.hard: list[float] = [0.0] * len(probe.sites)  # thresholds while settling
         self.rungs: list[dict[str, Tensor]] = []  # snapshots of the probe; in the end, the last state too
         self.history = History(
@@ -107,7 +107,7 @@ class Training:
 
     @property
     def clock(self) -> int:
-        """The step of the schedule: steps taken, less those by which it was drawn out."""
+        """The position in the schedule: steps taken, less those by which the noisy phase was extended."""
         return self.step - self.drawn_out
 
     @property
@@ -120,18 +120,18 @@ class Training:
         return min(self.clock / ((1 - self.recipe.settle) * self.steps), 1.0)
 
     def target(self) -> float:
-        """The divergence aimed at: rising, so that what matters least is dropped first, whatever the seed."""
+        """The target divergence. It rises, so that the least important messages are dropped first for every seed."""
         first, last = self.recipe.first_aim, self.recipe.last_aim
         aim: float = first * (last / first) ** min(self.progress / self.recipe.risen, 1.0)
         return aim * self.tolerance / self.caution
 
     @property
     def noise(self) -> float:
-        """Less and less while the phase is drawn out: hard gates do better than noisy ones then."""
+        """The scale of the noise. It falls while the noisy phase is extended: gates come closer to hard ones."""
         return self.first_noise * max(1.0 - (1.0 - LAST_NOISE) * self.drawn_out / self.steps, LAST_NOISE)
 
     def rate(self) -> float:
-        """Of learning, as a share of its height."""
+        """The learning rate as a share of its highest value."""
         if self.recipe.sampled:
             return 1.0
         if self.settling:
@@ -160,23 +160,23 @@ class Training:
         return hard_concrete.noisy(location, self.noise, self.generator)
 
     def price(self, gate: Gated) -> Tensor:
-        """[E'] of each edge: how far its location is from the lowest; of samples, the probability of being open.
+        """[E'] of each edge: how far its location is above the lowest; of samples, the probability of being open.
 
-        A price that is linear in the location moves wide open gates as much as half-open ones. Where a gate comes to
-        rest follows from what shutting it costs, on a logarithmic scale: locations rank edges.
+        A price that is linear in the location moves wide open gates as much as half-open ones. Where a gate settles
+        depends on the cost of shutting it, on a logarithmic scale, so locations rank edges.
         """
         if self.recipe.sampled:
             return hard_concrete.probability_open(gate.location / hard_concrete.WIDTH)
         return (gate.location + LIMIT) / (2 * LIMIT)
 
     def weight(self, opened: int) -> float:
-        """Of the mean price of one site, where so many sites have gates and edges."""
+        """The factor of one site's mean price, where ``opened`` sites have gates and edges."""
         return self.recipe.penalty_scale if self.recipe.sampled else 1 / opened
 
     def penalty(self, gates: list[Gated], edges: Sequence[float] | None = None) -> Tensor:
         """The price of open gates: mean over edges; then the mean over sites, or the authors' scaled sum.
 
-        Of gates that are a part of a step's, these share in the means of all: ``edges`` are those of all, per site.
+        Where ``gates`` are only a part of a step's gates, ``edges`` counts the edges of all, per site.
         """
         edges = [gate.count() for gate in gates] if edges is None else edges
         opened = [site for site in range(self.open_from, len(gates)) if edges[site]]
@@ -186,11 +186,11 @@ class Training:
         return torch.stack(prices).sum() * self.weight(len(opened))
 
     def constrained(self, divergence: Tensor) -> Tensor:
-        """[rows] what the constraint is on: the divergence; in the authors' loss, its excess over the tolerance."""
+        """[rows] the constrained quantity: the divergence; in the authors' loss, its excess over the tolerance."""
         return torch.relu(divergence - self.tolerance) if self.recipe.sampled else divergence
 
     def begin_step(self) -> None:
-        """Set the rates; stand-ins for logits learn only at some steps: their gradient takes another pass."""
+        """Set the learning rates. Stand-ins for logits learn only at some steps: their gradient takes another pass."""
         rate = self.rate()
         for group in self.optimiser.param_groups:
             group["lr"] = group["height"] * rate
@@ -214,7 +214,7 @@ class Training:
 
     @property
     def thresholds(self) -> list[float]:
-        """Those that gates are trained for."""
+        """The thresholds that gates are trained for."""
         if not self.recipe.sampled:
             return self.hard
         even = hard_concrete.EVEN * hard_concrete.WIDTH
@@ -236,10 +236,10 @@ class Training:
         return Judge(others, trained)
 
     def review(self, judge: Judge) -> Verdict:
-        """A verdict on hard gates; aim lower where they, or held-out data, do worse than training batches show.
+        """Judge hard gates; lower the target where they, or held-out data, diverge more than training batches.
 
-        At first, while many gates are undecided, only the difference between held-out and training data counts:
-        gates that learn single nodes by heart are held back by it.
+        At first, while many gates are undecided, only the difference between held-out and training data counts: it
+        restrains gates that are overfitted to single nodes.
         """
         verdict = judge.verdict(self.thresholds)
         if self.progress < JUDGED_FROM:
@@ -254,7 +254,7 @@ class Training:
         return verdict
 
     def unfinished(self, verdict: Verdict) -> bool:
-        """Has the aim risen, and is there much tolerance to spare? One site's choice may wait for another's."""
+        """Whether the target has risen and much tolerance is left. One site's choice may have to wait for another's."""
         if self.recipe.sampled or self.progress < self.recipe.risen or len(self.probe.sites) < 2:
             return False
         if self.drawn_out >= LONGEST * self.steps or verdict.mean >= SLACK * self.tolerance:
@@ -262,7 +262,7 @@ class Training:
         return not self.stands_still(verdict)
 
     def stands_still(self, verdict: Verdict) -> bool:
-        """Have hard gates kept the same shares for a while, although the noise can fall no further?"""
+        """Whether hard gates have kept the same shares for some time although the noise is at its lowest."""
         if self.noise > LAST_NOISE * self.first_noise:
             return False
         recent = [epoch.verdict.retained for epoch in self.history.epochs[1 - VERDICTS_STILL :]] + [verdict.retained]
@@ -272,7 +272,7 @@ class Training:
 
     @property
     def due(self) -> bool:
-        """Is a verdict due before the next step?"""
+        """Whether a verdict is due before the next step."""
         return self.step - self.judged >= STEPS_PER_VERDICT and not self.settling
 
     def record(self, verdict: Verdict) -> None:
@@ -283,7 +283,7 @@ class Training:
         self.sums.zero_()
 
     def finish(self, loader: Iterable[Any], held_out: Sequence[Iterable[Any]]) -> None:
-        """Measure what the last state and the snapshots can do, and take the best."""
+        """Judge the last state and the snapshots with several thresholds, and take the best."""
         self.rungs = [*self.rungs, snapshot(self.probe)]
         candidates = self.candidates(lambda: self.judge(loader, held_out, EXAMPLES))
         self.history.frontier = candidates
@@ -296,7 +296,7 @@ class Training:
         take(self.probe, choose(candidates, self.tolerance) or everything, self.rungs, self.history)
 
     def candidates(self, judge: Callable[[], Judge]) -> list[Candidate]:
-        """First the last state with the thresholds it was trained for."""
+        """All states to choose from; first the last state with the thresholds it was trained for."""
         last = judge()
         candidates = [Candidate(tuple(self.thresholds), last.verdict(self.thresholds))]
         if self.recipe.sampled:
@@ -311,7 +311,7 @@ class Training:
 
 
 def take(probe: Probe, chosen: Candidate, rungs: list[dict[str, Tensor]], history: History) -> None:
-    """Make a candidate the state of the probe: from now on P(z != 0) > 1/2 means kept, at every site."""
+    """Make a candidate the state of the probe. From then on P(z != 0) > 1/2 means kept, at every site."""
     probe.load_state_dict(rungs[chosen.rung])
     for site, threshold in enumerate(chosen.thresholds):
         probe.gate(site).shift.fill_(threshold - hard_concrete.EVEN)

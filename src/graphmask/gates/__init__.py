@@ -1,4 +1,4 @@
-"""Gates: the Hard Concrete distribution, the networks that locate it, and the probe that holds them all."""
+"""Gates: the Hard Concrete distribution, the gate networks that compute its location, and the probe of all of them."""
 
 from graphmask.gates.networks import INITIAL_LOCATION, BilinearGate, EdgeGate, Gate, SiteSpec, build
 

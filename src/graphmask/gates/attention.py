@@ -48,7 +48,7 @@ class AttentionGate(Gate):
             self.register_buffer(f"scale:{key}", torch.ones(size))
 
     def _inputs(self, messages: Messages) -> dict[str, list[Tensor]]:
-        """What is known of senders and receivers, parts of [B, N, d]."""
+        """What is known of senders and of receivers, as parts of [B, N, d]."""
         call = messages.attended
         if call is None or call.heads != self.spec.heads or call.relations != self.spec.relations:
             raise GraphMaskError("Expected attention with the same heads at this site as when it was fitted.")
@@ -62,7 +62,7 @@ class AttentionGate(Gate):
         return {key: [part.detach().to(self.out_bias.dtype) for part in parts] for key, parts in inputs.items()}
 
     def _projected(self, key: str, parts: list[Tensor]) -> Tensor:
-        """[B, N, h] the hidden layer of senders or receivers; weights standardise what they multiply: no copy of it."""
+        """[B, N, h] the hidden layer of senders or receivers. Weights include the standardisation: no copy is made."""
         weight = self.weights[key] * self.get_buffer(f"scale:{key}")
         out = self.biases[key] - weight @ self.get_buffer(f"mean:{key}")
         for part, own in zip(parts, weight.split([part.shape[-1] for part in parts], 1), strict=True):

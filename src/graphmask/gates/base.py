@@ -1,4 +1,4 @@
-"""What gate networks share: what is known of a site before the first batch, and the calibrated shift of locations."""
+"""What gate networks share: the sizes of a site's inputs, their standardisation, and the calibrated shift."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INITIAL_LOCATION = 2.0
 
 @dataclass
 class SiteSpec:
-    """Sizes of what a gate sees at its site. 0 or absent: the layer does not have it."""
+    """Sizes of a gate's inputs at its site; 0 or None for what the layer does not have."""
 
     message: int
     source: int
@@ -62,7 +62,7 @@ class SiteSpec:
         return asdict(self)
 
     def widened(self, other: SiteSpec) -> SiteSpec:
-        """With room for what another batch shows."""
+        """The larger of these sizes and those of another batch."""
         room = {key: max(count, other.categories.get(key, 0)) for key, count in self.categories.items()}
         return replace(self, categories=room, lifted=self.lifted and other.lifted)
 
@@ -77,27 +77,27 @@ class Gate(nn.Module):
         self.register_buffer("shift", torch.zeros(()))
 
     def standardise(self, pieces: list[Messages]) -> None:
-        """Take mean and spread of every input from a first batch."""
+        """Take the mean and spread of every input from a first batch."""
         self.take({key: [moments] for key, moments in self.moments(pieces).items()})
 
     def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
-        """Of every input, by name, on one batch."""
+        """The moments of every input, by name, on one batch."""
         raise NotImplementedError
 
     @torch.no_grad()
     def take(self, moments: dict[str, list[Moments]]) -> None:
-        """Standardise by those of one or more batches."""
+        """Set the standardisation to the moments of one or more batches."""
         for key, parts in moments.items():
             union = Moments.union(parts)
             self.get_buffer(f"mean:{key}").copy_(union.mean)
             self.get_buffer(f"scale:{key}").copy_(inverse_scale(union.deviation))
 
     def start_at(self, location: float) -> None:
-        """Give all edges the same location: what they come to differ in is learnt, not drawn."""
+        """Give all edges the same location: their differences are learned, not drawn."""
         raise NotImplementedError
 
     def next_rows(self, messages: Messages) -> slice:
-        """Edges whose gates the next step of training moves."""
+        """The edges whose gates receive gradients in the next step of training."""
         return ALL
 
     def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
@@ -105,7 +105,7 @@ class Gate(nn.Module):
         raise NotImplementedError
 
     def forward(self, messages: Messages, rows: slice = ALL) -> Tensor:
-        """[E'] calibrated locations of the Hard Concrete gates, in full precision whatever the model runs in."""
+        """[E'] calibrated locations of the Hard Concrete gates, in full precision whatever precision the model uses."""
         kind = self.shift.device.type
         if not torch.is_autocast_enabled(kind):
             return self.raw(messages, rows) - self.shift
@@ -119,10 +119,10 @@ def linear(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter:
 
 
 def inverse_scale(deviation: Tensor) -> Tensor:
-    """[d] what inputs are multiplied by: about one over their deviation, and no more for those that hardly vary.
+    """[d] the factor of each input: about one over its deviation, and bounded for inputs that hardly vary.
 
-    Words that occur once would otherwise outweigh all others and tell single nodes apart. A feature that never varies
-    says nothing: it is left out rather than its rounding errors blown up.
+    Words that occur once would otherwise outweigh all others and identify single nodes. A feature that never varies
+    carries no information: it is left out, because only its rounding errors would be scaled up.
     """
     common = (deviation**2).mean()
     return torch.where(deviation > 1e-5, (2 / (deviation**2 + common).clamp_min(1e-30)).sqrt(), 0.0)

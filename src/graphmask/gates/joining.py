@@ -1,4 +1,4 @@
-"""The calls of a site as one: a layer that sends relation after relation asks its gate network once for all of them."""
+"""Joins the calls of a site: a layer that sends relation by relation asks its gate network once for all relations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphmask.tapping.messages import Messages
 
 @dataclass
 class Joined(Messages):
-    """The messages of several calls, one after the other; of their values, the shape alone."""
+    """The messages of several calls, one after the other; of their values only the shape."""
 
     calls: tuple[Messages, ...] = ()
     number: Tensor = field(default_factory=lambda: torch.empty(0))  #: [E'] which call each edge is of
@@ -31,7 +31,7 @@ class Joined(Messages):
 
 
 class Joining:
-    """Hands messages on to ``visit``: those of a site with several calls once all have come, as one if they can be."""
+    """Passes messages on to ``visit``: those of a site with several calls together, and joined if possible."""
 
     def __init__(self, specs: Sequence[SiteSpec], visit: Callable[[Messages], None]) -> None:
         self.specs, self.visit = specs, visit
@@ -49,7 +49,7 @@ class Joining:
 
 
 def joined(calls: list[Messages]) -> list[Messages]:
-    """One for all these calls of a site, if gates see the same nodes in each; otherwise the calls themselves."""
+    """One object for all these calls of a site, if gates see the same nodes in each; otherwise the calls themselves."""
     if len(calls) == 1 or len({_seen(call) for call in calls}) > 1 or any(call.edges is None for call in calls):
         return list(calls)
     first, sizes = calls[0], [len(call.source) for call in calls]
@@ -74,7 +74,7 @@ def joined(calls: list[Messages]) -> list[Messages]:
 
 
 def _seen(call: Messages) -> object:
-    """What has to be the same in all calls: the nodes, and which else is known of edges."""
+    """What has to be the same in all calls: the nodes, and the kinds of information about edges."""
     if call.lifted is None or call.edge_dim != 0:
         return id(call)
     nodes, weight = call.lifted

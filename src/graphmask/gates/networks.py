@@ -36,9 +36,9 @@ def _same(column: Tensor, numbers: Tensor) -> bool:
 
 @dataclass
 class _Projected:
-    """Nodes to project, and which row each edge looks up in the result, times ``scale``.
+    """Nodes to project, and the row of the result that each edge looks up, times ``scale``.
 
-    By the sum of the weights of these names, plus the sum of the constants of these.
+    They are multiplied by the sum of the weights of these names, and the sum of the constants of these names is added.
     """
 
     nodes: Tensor
@@ -50,7 +50,7 @@ class _Projected:
 
 @dataclass
 class _Folded:
-    """Projections with the standardisation of their inputs and LayerNorm's mean in them, and their constants."""
+    """Projections that include the standardisation of their inputs and LayerNorm's mean, and their constants."""
 
     weights: dict[str, Tensor]
     biases: dict[str, Tensor]
@@ -91,7 +91,7 @@ def _project(parts: list[_Projected], folded: _Folded) -> list[Rows]:
 
 
 def _project_aside(groups: list[list[_Projected]], folded: _Folded) -> list[Rows]:
-    """Different states of the same nodes, written into one table at once instead of laid end to end later."""
+    """Project different states of the same nodes into one table, so that they need not be concatenated later."""
     parts = [part for group in groups for part in group]
     count, width = len(parts[0].nodes), len(folded.weights[parts[0].weights[0]])
     table = parts[0].nodes.new_empty(count, len(parts) * width)

@@ -1,4 +1,4 @@
-"""Original runs of batches that come again: what the model said of them, and the states that gates look at."""
+"""Original runs of batches that come again: the model's output, and the states that gates read."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ROOM = 1 << 28
 
 
 class OriginalRun:
-    """What the original model said of a batch, which may come again and need not run anew.
+    """The original run of a batch, kept so that the model need not run on this batch again.
 
-    Only of a run that drew no random numbers, twice came to the same output, sent messages that gates can see through
-    their nodes (no messages are kept), and did not write to these states afterwards.
+    It is used again only if the run drew no random numbers, gave the same output twice, sent messages that gates can
+    read through their nodes (no messages are kept), and was not followed by a write to these states.
     """
 
     def __init__(self, batch: Any, specs: Sequence[SiteSpec], edge_map: EdgeMap) -> None:
@@ -55,7 +55,7 @@ class OriginalRun:
         return messages
 
     def end(self, output: Tensor, before: OriginalRun | None) -> None:
-        """The run is over; ``before`` is another one on the same batch."""
+        """The run is over; ``before`` is an earlier run on the same batch."""
         self.output = output
         self.pure &= all(state._version == version for state, version in self.seen)
         self.proven = self.pure and before is not None and torch.equal(before.output, output)
@@ -68,12 +68,12 @@ class OriginalRun:
         self.bytes = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def is_of(self, batch: Any) -> bool:
-        """The same object, and nothing in it was exchanged or overwritten."""
+        """Whether it is the same object, with nothing in it exchanged or overwritten."""
         return batch is self.batch() and content_of(batch) == self.content
 
 
 class Originals:
-    """Runs the original model on batches of one fit, once more or not at all where it is known what comes of it."""
+    """Runs the original model on the batches of one fit, or returns the kept run where it is still valid."""
 
     def __init__(self, subject: Subject, specs: Sequence[SiteSpec]) -> None:
         self.subject, self.specs = subject, specs
@@ -85,16 +85,16 @@ class Originals:
         self.last = None
 
     def find(self, batch: Any) -> OriginalRun | None:
-        """Of this very batch, in the state that the model is in: `OriginalRun.proven` or not."""
+        """The kept run of this very batch, with the model in the same state, proven or not; None if there is none."""
         known = self.runs.get(self._key(batch))
         return known if known is not None and known.is_of(batch) else None
 
     def output(
         self, batch: Any, edge_map: EdgeMap, visit: Callable[[Messages], None], known: OriginalRun | None
     ) -> Tensor:
-        """The output, whose messages are visited on the way; ``known`` was found. Random states stay as they were.
+        """The output; the run's messages go to ``visit``, ``known`` is from `find`. Random states do not change.
 
-        Calls of a site are visited as one where they can be (`joining`).
+        The calls of a site are visited as one where possible (see `joining`).
         """
         if known is not None and known.proven:
             for messages in known.messages:
@@ -130,7 +130,7 @@ class Originals:
     def _end(
         self, run: OriginalRun, batch: Any, known: OriginalRun | None, output: Tensor, before: list[Tensor]
     ) -> None:
-        """Keep the run, if what it says holds for the next; the one before it only if there is room for both."""
+        """Keep the run if it can be used again; the one before it only if there is memory for both."""
         run.pure &= all(map(torch.equal, before, random_states(self.subject.device)))
         run.end(output, known)
         key, runs = self._key(batch), self.runs
@@ -146,7 +146,7 @@ class Originals:
 
 
 def content_of(batch: Any) -> list[Any] | None:
-    """Equal lists, equal content of the same batch; None if it holds what cannot be compared at a glance."""
+    """Equal lists mean equal content of the same batch; None if the batch holds what cannot be compared quickly."""
     values = [value for _, value in batches.items(batch)]
     if not all(value is None or isinstance(value, (Tensor, bool, int, float, str)) for value in values):
         return None
@@ -154,7 +154,7 @@ def content_of(batch: Any) -> list[Any] | None:
 
 
 def _states(messages: Messages) -> list[Tensor]:
-    """What gates look at of these messages, beside the messages."""
+    """The node states of these messages that gates read."""
     tensors = [messages.source, messages.target, messages.edges, messages.source_states, messages.target_states]
     tensors += [*(messages.lifted or ()), messages.attention, messages.logits]
     for more in (messages.features, messages.categories, messages.arguments):

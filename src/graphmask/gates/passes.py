@@ -1,4 +1,4 @@
-"""The two passes of a step of training: the original model, whose states gates look at, and the masked one."""
+"""The two passes of a training step: the original model, whose states gates read, and the masked model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from graphmask.tapping.subject import Subject
 
 @dataclass(frozen=True)
 class Own:
-    """A layer's own self-loops among its edges: they are never gated, and count nowhere."""
+    """A layer's own self-loops among its edges: they are never gated or counted."""
 
     loops: Tensor  #: [E'] 1 for these, 0 for the user's edges
     others: Tensor  #: [E'] the opposite
@@ -31,7 +31,7 @@ class Own:
 
     @classmethod
     def of(cls, edges: Tensor, like: Tensor) -> Own:
-        """From positions in the user's edges, -1 for a loop of the layer's own."""
+        """From positions in the user's edges, which are -1 for a loop of the layer's own."""
         others = (edges >= 0).to(like.dtype)
         return cls(1 - others, others, float((edges >= 0).sum()))
 
@@ -47,7 +47,7 @@ class Own:
 
 @dataclass
 class Gated:
-    """The gates of a site while training."""
+    """The gates of a site during training."""
 
     location: Tensor  #: [E']
     value: Tensor  #: [E'] gate values
@@ -65,18 +65,18 @@ class Gated:
         return cls(torch.cat([part.location for part in parts]), torch.cat(pieces), own, pieces)
 
     def total(self, per_edge: Tensor) -> Tensor:
-        """Over the user's edges."""
+        """The sum over the user's edges."""
         return per_edge.sum() if self.own is None else per_edge @ self.own.others
 
     def count(self) -> float:
         return self.location.numel() if self.own is None else self.own.number_of_others
 
     def mean(self, per_edge: Tensor) -> Tensor:
-        """Over the user's edges."""
+        """The mean over the user's edges."""
         return per_edge.mean() if self.own is None else per_edge @ self.own.others / self.own.number_of_others
 
     def __bool__(self) -> bool:
-        """Is there any edge?"""
+        """Whether there is any edge."""
         return self.count() > 0
 
 
@@ -95,13 +95,13 @@ class Passes:
         self.forget()
 
     def forget(self) -> None:
-        """Let go of all batches."""
+        """Release all batches."""
         self.originals.forget()
         self._last_map: tuple[Tensor, int, EdgeMap] | None = None
         self._last_own: tuple[Tensor, Own] | None = None
 
     def _edge_map(self, batch: Any) -> EdgeMap:
-        """The last one again if the graph is the same: training on one large graph maps its edges once."""
+        """The last map if the graph is the same: training on one large graph matches its edges once."""
         edge_index = None if batches.adapter(batch).by_type else batches.edge_index_of(batch)
         if edge_index is None:
             return self.subject.edge_map(batch)
@@ -110,7 +110,7 @@ class Passes:
         return self._last_map[2]
 
     def _own(self, edges: Tensor, like: Tensor) -> Own:
-        """The last one again where all layers, or all steps, have the same."""
+        """The last object, where all layers, or all steps, have the same loops."""
         if self._last_own is None or self._last_own[0] is not edges:
             self._last_own = edges, Own.of(edges, like)
         return self._last_own[1]

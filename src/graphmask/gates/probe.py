@@ -1,7 +1,7 @@
 """The probe: all gates and baselines of one model.
 
 First the original model runs and every gate is computed from its states; then the model runs again with the gates
-applied. What a gate sees is thus never touched by masking, nor by anything above it.
+applied. So the inputs of a gate depend neither on masking nor on anything above its site.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Probe(nn.Module):
 
     @property
     def learned(self) -> list[nn.Parameter]:
-        """All that stands in for dropped edges and is trained."""
+        """All trained replacements of dropped edges."""
         return [*self.baselines, *self.logits.values()]
 
     def stand_in(self, site: int) -> Tensor:
@@ -80,9 +80,9 @@ class Probe(nn.Module):
         sees: Callable[[SiteSpec], SiteSpec] = lambda spec: spec,
         more: Sequence[Any] = (),
     ) -> tuple[Probe, Tensor]:
-        """Find the sites by running the model once; take the scale of everything from its messages.
+        """Find the sites by running the model once, and the scale of all inputs from its messages.
 
-        ``sees`` may narrow what the gates look at; with ``more`` batches, the scale is that of all together.
+        ``sees`` may remove inputs of the gates; with ``more`` batches, the scale is that of all batches together.
         """
         sites, messages, output = observe(replace(subject, sites=None), batch)
         subject = subject.at(sites)
@@ -136,11 +136,11 @@ class Probe(nn.Module):
     def start_baselines(
         self, subject: Subject, some: Sequence[Sequence[Any]], tolerance: float, team: Team = ALONE
     ) -> None:
-        """Per site, start from zero or from the mean message: whichever goes unnoticed more often.
+        """Start each site's baseline at zero or at the mean message, whichever leaves more rows within tolerance.
 
-        Which is neutral depends on the model: where degrees are normalised away the mean is, where messages are
-        summed zero may be. A random quarter of the messages is replaced; rows within tolerance are counted.
-        ``some`` are steps, each with this process's batches of it.
+        Which is better depends on the model: the mean where it averages over neighbours, possibly zero where it sums. A
+        random quarter of the messages is replaced, and the rows within tolerance are counted. Every item of ``some`` is
+        a step: this process's batches of it.
         """
         generator = torch.Generator().manual_seed(0)
         candidates = [torch.zeros_like(mean) for mean in self.means], self.means
@@ -166,10 +166,10 @@ class Probe(nn.Module):
             self.baselines[site].copy_(mean if better else torch.zeros_like(mean))
 
     def original(self, subject: Subject, batch: Any) -> Trace:
-        """Explain-time first pass: outputs and locations."""
+        """The first pass when explaining: outputs and locations."""
         return record(subject.at(self.sites), batch, lambda messages: self.gate(messages.site)(messages))
 
     @torch.no_grad()
     def masked(self, subject: Subject, batch: Any, edges: Tensor | EdgeMap, gates: Tensor) -> Tensor:
-        """Second pass, with gates ``[L, E]`` in terms of the user's edges."""
+        """The second pass, with gates ``[L, E]`` for the user's edges."""
         return masking.run(subject.at(self.sites), batch, edges, gates, [b.detach() for b in self.stand_ins()])

@@ -20,7 +20,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def attribute(self, batch: Any, name: str) -> Any:
-        """What a model's argument of this name means; None where there is nothing."""
+        """The value for a model's argument of this name; None where there is none."""
 
     @abstractmethod
     def items(self, batch: Any) -> Iterable[tuple[str, Any]]:
@@ -44,11 +44,11 @@ class Adapter(ABC):
 
     @abstractmethod
     def edge_map(self, batch: Any) -> EdgeMap:
-        """What tells whose edges a layer sends along."""
+        """An object that matches the edges of a layer's call to the user's edges."""
 
     @abstractmethod
     def num_nodes(self, batch: Any, edge_index: Tensor | None) -> int | None:
-        """In all; None where that is not known."""
+        """The number of all nodes; None where it is not known."""
 
     @abstractmethod
     def types(self, batch: Any) -> Types | None:
@@ -60,7 +60,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def first_nodes(self, batch: Any, count: int) -> list[int]:
-        """The first node of every node type that has so many nodes; none where nodes have no types."""
+        """The first node of every node type with this many nodes; empty where nodes have no types."""
 
     @abstractmethod
     def labels(self, batch: Any, rows: int) -> tuple[Tensor | None, Tensor | None]:
@@ -68,11 +68,11 @@ class Adapter(ABC):
 
     @abstractmethod
     def check_edges(self, batch: Any, where: str) -> None:
-        """Raise for edges that cannot be."""
+        """Raise for edges that cannot exist."""
 
     @abstractmethod
     def split(self, batch: Any, edge_index: Tensor, rows: int) -> Split:
-        """Divide it into its graphs."""
+        """The batch's division into its graphs."""
 
     @abstractmethod
     def sizes(self, batch: Any) -> Tensor | None:
@@ -84,4 +84,4 @@ class Adapter(ABC):
 
     @abstractmethod
     def without_edges(self, batch: Any, gone: Tensor) -> Any:
-        """The batch without these edges (bool [E]); None where they cannot be taken out."""
+        """The batch without these edges (bool [E]); None where they cannot be removed."""

@@ -75,7 +75,7 @@ __all__ = [
 
 
 def check(batch: Any, where: str = "the batch") -> None:
-    """Raise for a graph that no model could be explained on."""
+    """Raise for a graph on which no model can be explained."""
     adapter(batch).check_edges(batch, where)
     for name, value in items(batch):
         if isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided:
@@ -96,7 +96,7 @@ def check_loader(loader: Any, name: str) -> None:
 
 
 def scan(loader: Iterable[Any], name: str) -> int:
-    """Check every batch before any work starts; returns how many there are."""
+    """Check every batch before any work starts; returns the number of batches."""
     check_loader(loader, name)
     count = 0
     for count, batch in enumerate(loader, start=1):
@@ -112,9 +112,9 @@ def scan(loader: Iterable[Any], name: str) -> int:
 
 
 def first_few(loader: Iterable[Any], count: int) -> tuple[list[Any], Types | None]:
-    """The first few batches that have edges, and the types of all; first of them one with edges of most types.
+    """The first few batches that have edges, and the types of all; the first has edges of the most types.
 
-    Sites are found on that one: a layer of an edge type that it lacks would not be called.
+    Sites are found on that first one, because a layer of an edge type that a batch lacks is not called.
     """
     batches: list[Any] = []
     types: Types | None = None

@@ -1,7 +1,7 @@
-"""Which of the user's edges does a layer's edge belong to?
+"""Matches the edges of a layer's call to the user's edges.
 
-Layers rearrange the graph before they send: they append self-loops, drop and re-append those of the input,
-or send relation by relation. Masks must be told in terms of the edges the user knows.
+Layers rearrange the graph before they send: they append self-loops, drop and re-append those of the input, or send
+relation by relation. Masks must refer to the edges that the user knows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SAME = Matched(None)
 class EdgeMap:
     """Maps a layer's effective ``[2, E']`` to positions in the user's ``edge_index``.
 
-    Without ``edge_index`` the first effective edges asked about become the user's.
+    Without ``edge_index``, the effective edges of the first call are taken as the user's.
     """
 
     edge_type: Tensor | None = None  #: [E] of a heterogeneous graph
@@ -106,9 +106,10 @@ class EdgeMap:
         return self._remembered(effective, matched)
 
     def _check_numbers(self, effective: Tensor, inputs: tuple[Any, ...], nodes: int, name: str) -> None:
-        """Raise where a layer sees fewer nodes than there are: nobody knows which these are.
+        """Raise where a layer sees fewer nodes than there are, because it is unknown which ones these are.
 
-        Unless it is given all edges, or part of the user's own tensor (`trim_to_layer`): then numbers are as they were.
+        This does not apply where the layer gets all edges, or a part of the user's own tensor (`trim_to_layer`): then
+        the numbers are unchanged.
         """
         assert self.edge_index is not None
         if torch.equal(effective[:, : self.count], self.edge_index) or any(map(is_sparse, inputs)):
@@ -128,7 +129,7 @@ class EdgeMap:
         return found
 
     def _by_ends(self, effective: Tensor, name: str) -> Matched:
-        """By the nodes that edges connect, in either direction; raises for edges that are not the user's."""
+        """Match by endpoints, in either direction; raises for edges that are not the user's."""
         assert self.edge_index is not None
         mine, others = self.edge_index, effective[0] != effective[1]
         flipped = _turned(mine, effective)
@@ -167,9 +168,10 @@ class EdgeMap:
         return torch.cat([others, loop_of])
 
     def _by_relation(self, effective: Tensor, inputs: tuple[Any, ...], ordinal: int) -> Matched | None:
-        """Edges of one relation, as layers select them that send relation after relation.
+        """Match the edges of one relation, as layers select them that send relation by relation.
 
-        Endpoints alone would not tell two edges between the same nodes apart. ``ordinal`` is the first guess.
+        Endpoints alone would not distinguish two edges between the same nodes. ``ordinal`` is the first guess of the
+        relation.
         """
         assert self.edge_index is not None
         for types in inputs:
@@ -193,10 +195,10 @@ def _first(guess: int, types: Tensor) -> Iterator[int]:
 
 
 def _turned(mine: Tensor, effective: Tensor) -> bool:
-    """Are these my edges in my order, but each turned around?
+    """Whether ``effective`` are the edges ``mine`` in the same order, but each reversed.
 
-    Where every edge has its reverse, endpoints alone would not tell, and a batch of several graphs would be
-    read in another way than each of them.
+    Where every edge has its reverse, endpoints alone do not decide this, and a batch of several graphs would be read
+    differently from each of them.
     """
     mine, effective = (edges[:, edges[0] != edges[1]] for edges in (mine, effective))
     return torch.equal(mine.flip(0), effective) and not torch.equal(mine, effective)

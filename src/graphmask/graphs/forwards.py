@@ -1,4 +1,4 @@
-"""How a model is called on a batch, and what is wrong with what it returns."""
+"""How a model is called on a batch, and checks of what it returns."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _matched(model: nn.Module, batch: Any) -> Tensor:
 
 
 def check_forward(model: nn.Module) -> None:
-    """Raise for a module that only holds others and cannot be called."""
+    """Raise for a module that only contains others and cannot be called."""
     if not how_to_call.can_be_called(model):
         raise GraphMaskError(
             f"Expected a model that can be called, got {type(model).__name__}, which has no forward(). "
@@ -94,7 +94,7 @@ def check_forward(model: nn.Module) -> None:
 
 
 def check_cached(model: nn.Module) -> None:
-    """Raise for layers that would send every batch along the edges of the first."""
+    """Raise for layers with a cache that would send every batch along the edges of the first."""
     names = [name for name, module in model.named_modules() if getattr(module, "cached", False) is True]
     if names:
         raise GraphMaskError(
@@ -112,7 +112,7 @@ def _parameters(forward: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
 
 
 def names_of(model: nn.Module) -> list[str]:
-    """Of the arguments of a model's forward, without self."""
+    """Names of the arguments of a model's forward, without self."""
     return [parameter.name for parameter in _parameters(type(model).forward)]
 
 
@@ -121,7 +121,7 @@ def _device(batch: Data) -> torch.device | None:
 
 
 def call(forward: Forward, model: nn.Module, batch: Any) -> Tensor:
-    """Run the model and check what comes back."""
+    """Run the model and check its output."""
     output = forward(model, batch)
     if not isinstance(output, Tensor):
         keys = list(output) if isinstance(output, Mapping) and output else [0]

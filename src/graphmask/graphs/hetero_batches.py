@@ -1,4 +1,4 @@
-"""Batches of heterogeneous graphs, PyG's `HeteroData`, read as one graph each: see `layout`."""
+"""Batches of heterogeneous graphs, PyG's `HeteroData`, each read as one graph: see `layout`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which edge type is a layer's call about, and which of the user's edges are its edges?"""
+"""Which edge type a layer's call sends along, and which of the user's edges it sends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from graphmask.graphs.edges import EdgeMap, EdgeType, Matched, effective_edges
 
 
 class HeteroEdgeMap(EdgeMap):
-    """An `EdgeMap` of edges of several types, laid end to end, with nodes numbered consecutively across types.
+    """An `EdgeMap` of edges of several types, one type after the other; nodes are numbered consecutively across types.
 
-    A layer knows edges by their type's own numbers (HeteroConv, to_hetero, HANConv), by numbers of its own over all
-    types (HGTConv), or numbered across types (a model that calls `to_homogeneous`). Which type a call is about is told
-    by the layer's inputs: a dictionary by type; the very tensor of a type; then by its module's name; then by the
-    edges. Types that have the same edges are taken in turn.
+    A layer may number nodes within each type (HeteroConv, to_hetero, HANConv), in its own order over all types
+    (HGTConv), or consecutively across types (a model that calls `to_homogeneous`). The edge type of a call is
+    recognised by the layer's inputs: a dictionary by type; the very tensor of a type; then by its module's name; then
+    by the edges. Types with the same edges are taken in turn.
     """
 
     def __init__(self, edge_index: Tensor, types: Sequence[EdgeType], local: Sequence[Tensor]) -> None:
@@ -155,7 +155,7 @@ class HeteroEdgeMap(EdgeMap):
         return kinds[turn % len(kinds)]
 
     def _layer(self, name: str) -> str:
-        """What is left of a module's name without its edge type."""
+        """A module's name without its edge type."""
         parts = name.split(".")
         at = max((number for number, part in enumerate(parts) if part in self.spelt), default=None)
         if at is None:
@@ -172,7 +172,7 @@ def _is_edges(value: Any) -> bool:
 
 
 def _spellings(kind: EdgeType) -> tuple[str, str]:
-    """As `HeteroConv` and `to_hetero` name modules of an edge type."""
+    """The names that `HeteroConv` and `to_hetero` give to modules of an edge type."""
     plain = "__".join(kind)
     for sign in " -:":
         plain = plain.replace(sign, "_")

@@ -1,4 +1,4 @@
-"""For a model without `forward`: the line to write, guessed from its methods and submodules."""
+"""For a model without `forward`, suggests the line to write, from the model's methods and submodules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def line(model: nn.Module) -> str:
 
 
 def _has_inside(child: nn.Module) -> bool:
-    """Is it a network of several parts, and not a loss, a metric or a single layer?"""
+    """Whether it is a network of several parts, and not a loss, a metric or a single layer."""
     return any(True for _ in child.parameters()) and any(True for _ in child.children())
 
 

@@ -1,6 +1,6 @@
 """A heterogeneous batch as one graph: nodes and edges are numbered consecutively across types.
 
-Everything that works on ``[L, E]`` then works on it as on any other graph; ``edge_type`` [E] says what is what.
+Everything that works on ``[L, E]`` then works on it as on any other graph; ``edge_type`` [E] has the type of each edge.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graphmask.graphs.hetero_edges import HeteroEdgeMap
 
 
 class Types(NamedTuple):
-    """What the data of one model is made of; the numbers of types in explanations are positions in here."""
+    """The node and edge types of one model's data; explanations refer to types by their positions in here."""
 
     node_types: tuple[str, ...]
     edge_types: tuple[EdgeType, ...]
@@ -41,7 +41,7 @@ class Types(NamedTuple):
 
 @dataclass
 class Layout:
-    """Where in the one graph a node or an edge of each type lies."""
+    """The positions of each type's nodes and edges in the one graph."""
 
     types: Types
     counts: list[int]  #: nodes per node type
@@ -91,7 +91,7 @@ def num_nodes(batch: HeteroData, name: str) -> int | None:
 
 
 def agreed(known: Types | None, found: Types | None, where: str, fitted: bool) -> Types | None:
-    """The types a method knows, or on its first batch those of the batch; raises for a batch of other types."""
+    """The types that a method already knows, or those of its first batch; raises if a batch has other types."""
     if known is None and not (fitted and found):
         return found
     if known is None or found is None:

@@ -1,4 +1,4 @@
-"""Parts of one large graph as batches: some nodes, and all that their predictions can depend on."""
+"""Parts of one large graph as batches: some nodes, and all nodes that their predictions can depend on."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class KHopLoader:
         return batch
 
     def _gather(self, seeds: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Nodes, seeds first, then by hop; and edges in the order of the graph."""
+        """no"""
         nodes, edges, frontier = [seeds], [seeds.new_empty(0)], seeds
         seen = torch.zeros_like(self._place, dtype=torch.bool)
         seen[seeds] = True

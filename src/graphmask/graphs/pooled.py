@@ -1,8 +1,8 @@
-"""Which of the user's edges does an edge above a pooling belong to?
+"""Matches the edges of layers above a pooling to the user's edges.
 
-TopKPooling and SAGPooling keep some nodes, number them anew, and keep the edges between them in their order. A layer
-above knows only the new numbers, which the user's graph may have too, for other nodes. So every graph that a run of
-the model makes is remembered together with the user's edges that its edges are.
+TopKPooling and SAGPooling keep some nodes, renumber them, and keep the edges between them in their order. A layer above
+knows only the new numbers, which in the user's graph belong to other nodes. So every graph that a run of the model
+produces is recorded together with the user's edges that its edges correspond to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphmask.graphs.edges import SAME, EdgeMap, Matched, effective_edges
 
 @dataclass
 class _Graph:
-    """One graph that layers of this run may send along: the user's, or what a pooling left of another."""
+    """One graph that layers of this run may send along: the user's, or one that a pooling produced."""
 
     given: Tensor  #: [2, E'] the very tensor that the model passes on
     nodes: int
@@ -34,9 +34,9 @@ class _Graph:
 class PooledGraphs:
     """The graphs of one run of a model, the user's first; empty until something is pooled.
 
-    In a masked run other nodes may be kept than in the original one. Nothing is special about that: edges are told by
-    the user's positions in every run. A message that the original run did not send is not among those that an
-    explanation keeps, and is replaced like those that it drops.
+    A masked run may keep other nodes than the original one. This needs no special treatment, since edges are identified
+    by the user's positions in every run. A message that the original run did not send is not among those that an
+    explanation keeps, and is replaced like dropped ones.
     """
 
     def __init__(self, edge_map: EdgeMap) -> None:

@@ -1,4 +1,4 @@
-"""What is in a batch: every question is passed to the adapter for the batch's kind."""
+"""Reads batches: every question is passed to the adapter for the batch's kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRAPHS = (Data, HeteroData)
 
 
 def adapter(batch: Any) -> Adapter:
-    """The one that reads batches of this kind."""
+    """The adapter for batches of this kind."""
     return _HETERO if isinstance(batch, HeteroData) else _PLAIN
 
 
@@ -47,7 +47,7 @@ def edge_index_of(batch: Any) -> Tensor | None:
 
 
 def edge_map_of(batch: Any) -> EdgeMap:
-    """What tells whose edges a layer sends along."""
+    """An object that matches the edges of a layer's call to the user's edges."""
     return adapter(batch).edge_map(batch)
 
 
@@ -72,9 +72,10 @@ def labels_of(batch: Any, rows: int) -> tuple[Tensor | None, Tensor | None]:
 
 
 def seeds_of(batch: Any) -> int | None:
-    """How many nodes of a sampled subgraph were asked for: they come first, the others are their surroundings.
+    """How many seed nodes a sampled subgraph has; they come first, and the others are their surroundings.
 
-    As PyG's loaders say it: an integer ``batch_size`` beside ``n_id`` or ``input_id``. None of any other batch.
+    PyG's loaders mark such a batch by an integer ``batch_size`` beside ``n_id`` or ``input_id``. None for any other
+    batch.
     """
     size = attribute(batch, "batch_size") if isinstance(batch, (Mapping, Data)) else None
     if not isinstance(size, int) or attribute(batch, "edge_label_index") is not None:

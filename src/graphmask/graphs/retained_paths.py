@@ -1,4 +1,4 @@
-"""Chains of kept messages: which of them end in a node."""
+"""Paths: chains of kept messages that end in a node."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Incoming = dict[tuple[int, int], list[Hop]]
 
 
 def passed_on(edge_index: Tensor, values: Tensor, structure: Sequence[Site], read: Tensor) -> Tensor:
-    """[L, E] of every message, how much of it reaches the nodes ``read`` (bool [N]): 0 where no way leads there.
+    """[L, E] how much of every message reaches the nodes ``read`` (bool [N]); 0 where no path leads there.
 
-    ``values`` [L, E] from 0 to 1 say how much of a message is sent. What is left of it at the end is the product of
-    the values along the best way. The search runs backwards from the last site to the first: what a node that is read
-    receives is read, and so is whoever sent it. A node may hold its state over any site (skip and jumping connections).
-    Sites are taken to work in the order in which they were called; those of one layer send at the same time.
+    ``values`` [L, E] from 0 to 1 say how much of a message is sent; what reaches the end is their product along the
+    best path. The search runs backwards from the last site to the first: messages to a node that is read are read, and
+    so are the states of their senders. A node may keep its state over any site (skip and jumping connections). Sites
+    are assumed to work in the order in which they were called; those of one layer send at the same time.
     """
     layers, passed = layers_of(structure), torch.zeros_like(values)
     arrives = read.to(values.dtype)

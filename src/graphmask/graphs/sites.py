@@ -1,4 +1,4 @@
-"""Where messages flow: the places of a model, found once and named in every explanation."""
+"""Sites: the places of a model where messages flow, found once and named in every explanation."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Site:
 
 
 def layers_of(sites: Sequence[Site]) -> list[int]:
-    """[L] the layer of every site: sites that send at the same time, each along other edge types, are one layer."""
+    """[L] the layer of every site. Sites that send at the same time, each along other edge types, are one layer."""
     layers: list[int] = []
     for number, site in enumerate(sites):
         last = sites[number - 1]
@@ -139,10 +139,11 @@ def layers_of(sites: Sequence[Site]) -> list[int]:
 
 
 def titles(sites: Sequence[Site]) -> tuple[str, ...]:
-    """[L] a readable name per site, such as ``conv1 (GCNConv)``; the exact name where two would be alike.
+    """[L] a readable name per site, such as ``conv1 (GCNConv)``; the exact name where two would be the same.
 
-    A site of one edge type is called after its layer and that type, ``first: author writes paper (SAGEConv)``, a
-    repeated call ``conv, call 2 (GCNConv)``. Of long names in dots, what all of them share is left out.
+    A site of one edge type is named after its layer and that type, ``first: author writes paper (SAGEConv)``, a
+    repeated call ``conv, call 2 (GCNConv)``. Parts that all long dotted names share, at the beginning or at the end,
+    are left out.
     """
     names = _shortened([site.module for site in sites])
     readable = [_title(site, name) for site, name in zip(sites, names, strict=True)]

@@ -1,4 +1,4 @@
-"""Where the graphs of a batch lie: which edges, nodes and output rows are whose."""
+"""Which edges, nodes and output rows of a batch belong to which graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphmask.errors import GraphMaskError
 
 @dataclass
 class Split:
-    """Where the graphs of a batch lie: which edges, nodes and output rows are whose."""
+    """For each edge, node and output row of a batch, the graph that it belongs to."""
 
     edge_graph: Tensor  #: [E]
     row_graph: Tensor  #: [rows]

@@ -1,4 +1,4 @@
-"""Batches beside other values, as training loops have them: ``(batch, y)``, ``{"data": batch, "y": y}``."""
+"""Batches that come with other values, as in training loops: ``(batch, y)``, ``{"data": batch, "y": y}``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphmask.graphs.batches import Forward
 
 
 def graph_in(batch: Any) -> Any:
-    """The one graph of a pair, a list or a dictionary; anything else as it is."""
+    """The single graph in a pair, a list or a dictionary; anything else unchanged."""
     if isinstance(batch, Mapping) and "edge_index" not in batch:
         parts = list(batch.values())
     elif isinstance(batch, list | tuple):
@@ -52,7 +52,7 @@ def taken(loader: Iterable[Any], take: Callable[[Any], Any]) -> Iterable[Any]:
 
 
 class Repeatable:
-    """A loader that gives the same batches in the same order every time, shuffled or not."""
+    """A loader that returns the same batches in the same order every time, even if the inner loader shuffles."""
 
     def __init__(self, loader: Iterable[Any], seed: int) -> None:
         self.loader, self.seed = loader, seed

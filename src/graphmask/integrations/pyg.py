@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch_geometric.explain import Explanation as PygExplanation
 from torch_geometric.explain.config import ExplanationType, ModelMode, ModelReturnType
 
 from graphmask.divergence import Divergence
-from graphmask.errors import GraphMaskError
+from graphmask.errors import GraphMaskError, warn
 from graphmask.explaining.method import Method
 from graphmask.explanation import Explanation
 from graphmask.graphs.batches import Forward, call
@@ -103,7 +102,7 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
         return True
 
     def _agree(self, divergence: Divergence) -> None:
-        """The divergence must read the output as PyG is told to; "auto" is decided by what PyG is told."""
+        """Check that the divergence reads the output as PyG is told to; "auto" is decided by PyG's setting."""
         mode, fitting = self.model_config.mode, FITTING[self.model_config.mode]
         if divergence.name == "auto" and mode != ModelMode.regression:
             divergence.name = divergence.choice = fitting[0]
@@ -166,11 +165,7 @@ class GraphMaskAlgorithm(ExplainerAlgorithm):
                 raise GraphMaskError(
                     f"{error} Or say what to fit on: GraphMaskAlgorithm(method, fit_on=loader)."
                 ) from None
-            warnings.warn(
-                f"{type(self.method).__name__} was not fitted yet and is fitted now, on fit_on.",
-                UserWarning,
-                stacklevel=5,
-            )
+            warn(f"{type(self.method).__name__} was not fitted yet and is fitted now, on fit_on.")
             self.method.fit(self.fit_on, progress=False)
         self.method.check_ready(self.allow_infeasible)
 

@@ -145,7 +145,7 @@ class Tapped:
         self.gates[site] = gates
 
     def open(self) -> None:
-        """Let all pairs pass again."""
+        """Remove all masks."""
         self.gates.clear()
 
     def restart(self) -> None:
@@ -154,7 +154,7 @@ class Tapped:
         self.weights.clear()
 
     def attend(self, name: str, given: Inputs) -> Tensor:
-        """[B, H, N, D'] what attention comes to at this call of a module."""
+        """[B, H, N, D'] the output of attention at this call of a module."""
         call = self._calls[name] = self._calls.get(name, -1) + 1
         site = f"{name}#{call}" if call else name
         attention, gates = Attention(given, name), self.gates.get(site)

@@ -47,12 +47,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def register(name: str, method: type[Method]) -> type[Method]:
-    """Make a method of one's own known by name to `get`, to `graphmask.compare` and to the command line.
-
-    Args:
-        name: by which it is asked for. It becomes the class's ``name`` where that has none.
-        method: a subclass of :class:`graphmask.explaining.method.Method`, which is returned.
-    """
+    """no"""
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise GraphMaskError(f"Expected a subclass of graphmask.explaining.method.Method, got {method!r:.80}.")
     if METHODS.get(name, method) is not method:

@@ -1,4 +1,4 @@
-"""Erasure search (Li, Monroe and Jurafsky 2016): the most messages that can be erased without changing the answer."""
+"""Erasure search (Li, Monroe and Jurafsky 2016): erase as many messages as possible without changing the answer."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class GateScores(Method):
 
 
 def first_site(model: nn.Module, batch: Any, forward: Forward | None, lacks: Callable[[Messages], bool]) -> str | None:
-    """The name of the first site some of whose messages lack something; None if there is none."""
+    """The name of the first site where the test holds for some messages; None if there is none."""
     without: list[int] = []
 
     def look(messages: Messages) -> Tensor:
@@ -109,5 +109,5 @@ def first_site(model: nn.Module, batch: Any, forward: Forward | None, lacks: Cal
 
 
 def lacks_attention(messages: Messages) -> bool:
-    """Are these messages weighed neither by attention nor by gates?"""
+    """Whether these messages are weighted neither by attention nor by gates."""
     return messages.attention is None

@@ -72,7 +72,7 @@ class GradCAM(Method):
         return attributions.where(case.trace.carried, 0.0)
 
     def _add_site(self, case: Case, pairs: list[tuple[Messages, Tensor]], scores: Tensor) -> None:
-        """Write the scores [E] of a site; what a layer sends from a node to itself by its own counts for nothing."""
+        """Add the scores [E] of a site; messages along a layer's own self-loops are not counted."""
         rows = []
         for messages, gradient in pairs:
             edges = messages.edges

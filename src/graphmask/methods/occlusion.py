@@ -1,4 +1,4 @@
-"""Occlusion: leave out one message at a time and see how far the output moves."""
+"""Occlusion: leave out one message at a time and measure how far the output moves."""
 
 from __future__ import annotations
 

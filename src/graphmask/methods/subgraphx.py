@@ -201,7 +201,7 @@ class SubgraphX(Method):
 
 
 class Graph:
-    """One graph as the search sees it."""
+    """One graph in the form that the search uses."""
 
     def __init__(self, number: int, edges: Tensor, ends: Sequence[Sequence[int]], random: Random) -> None:
         self.number, self.edges, self.random = number, edges, random
@@ -219,7 +219,7 @@ class Graph:
             )
 
     def within(self, nodes: Nodes) -> Tensor:
-        """Edges of the batch with both ends among the nodes."""
+        """Edges of the batch with both ends in the set of nodes."""
         mark = torch.zeros(int(self.ends.max()) + 1, dtype=torch.bool)
         mark[list(nodes)] = True
         return self.edges[mark[self.ends].all(1).to(self.edges.device)]

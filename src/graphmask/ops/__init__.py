@@ -1,1 +1,1 @@
-"""What is done to every message: in PyTorch, and the same in C."""
+"""The operations on every message: defined in PyTorch, and the same in C."""

@@ -1,7 +1,8 @@
-"""What is done to every message, in C: `kernels.head` and `kernels.blend` in single precision, and hard gates.
+"""The operations on every message in C: `kernels.head` and `kernels.blend` in single precision, and hard gates.
 
-Left out where the library was installed without a compiler; PyTorch does the same then, in two or three times the time.
-C takes NumPy's views of tensors, which own no memory: it checks their types and sizes, and every index it follows.
+It is missing where the library was installed without a compiler; PyTorch then does the same in two or three times the
+time. C reads NumPy's views of tensors, which own no memory: it checks their types and sizes, and every index that it
+follows.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ PER_THREAD = 1 << 14
 
 
 def usable(*values: Tensor) -> bool:
-    """Single precision, on a processor, and not too wide?"""
+    """Whether the tensors are in single precision, on a processor, and not too wide."""
     if _fused is None:
         return False
     for value in values:  # no generator: small graphs notice
@@ -86,12 +87,12 @@ def usable(*values: Tensor) -> bool:
 
 
 def fits(rows: Sequence[Rows], top: Top) -> bool:
-    """Can `locations` do it?"""
+    """Whether `locations` supports these inputs."""
     return 0 < len(rows) <= MOST_PARTS and len(top.beta) % LANES == 0 and usable(top.beta, *(r.table for r in rows))
 
 
 def block() -> int:
-    """Edges at once, of what needs a row for each: few enough for the processor's cache, enough for every thread."""
+    """How many edges are processed at once where each needs a row: few enough for the cache, enough for all threads."""
     return PER_THREAD * torch.get_num_threads()
 
 
@@ -100,17 +101,17 @@ def _first_and_step(edges: slice) -> tuple[int, int]:
 
 
 def tables(rows: Sequence[Rows]) -> list[Tensor]:
-    """The different ones."""
+    """The distinct tables."""
     return list({id(part.table): part.table for part in rows}.values())
 
 
 def _array(value: Tensor) -> np.ndarray:
-    """What C reads: the memory of a tensor, or of a copy where it is not contiguous."""
+    """A NumPy view that C reads: of the tensor's memory, or of a copy where it is not contiguous."""
     return value.contiguous().numpy(force=True)
 
 
 def _room(value: Tensor | None) -> np.ndarray | None:
-    """What C writes: the memory of a tensor that was made for it."""
+    """A NumPy view that C writes: of the memory of a new tensor."""
     return None if value is None else value.numpy()
 
 

@@ -101,7 +101,7 @@ Columns = tuple[Tensor, Tensor]
 
 
 class _Parts(NamedTuple):
-    """The parts of `head`'s input with their tables laid end to end, once for all blocks of edges."""
+    """The parts of `head`'s input with their tables concatenated, once for all blocks of edges."""
 
     table: Tensor  #: [rows of all tables, h]
     positions: Tensor  #: [E, k] the rows that are each edge's

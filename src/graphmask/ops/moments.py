@@ -1,4 +1,4 @@
-"""Mean and spread of rows, per feature; those of several batches together make up those of their union."""
+"""Mean and spread of rows, per feature; the moments of several batches can be merged into those of their union."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def write_report(
         example(
             chosen.explanation,
             _title(chosen.explanation, chosen.number),
-            notes=[f"Shown for {', '.join(chosen.reasons)}."] if chosen.reasons else (),
+            notes=[f"Shown because {' and '.join(chosen.reasons)}."] if chosen.reasons else (),
             type_names=type_names,
         )
         for chosen in through(gallery.chosen(), "examples", enabled=progress)
@@ -259,7 +259,7 @@ def write_report(
     if len(cards) < totals.count:
         remark = (
             f"{len(cards):,} of {totals.count:,} explanations are shown: wrong predictions, the largest divergences, "
-            "where most and where least is kept, and others drawn by lot. Each card says why."
+            "those that keep most and least, and others drawn at random. Each card says why it is shown."
         )
     charts, others = overview.of(totals, analysed, gold)
     html = render(

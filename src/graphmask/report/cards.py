@@ -11,13 +11,16 @@ from graphmask.report import question as questions
 from graphmask.report import question_drawing, sentence
 from graphmask.report.colours import COLOURS, natural, style_of
 from graphmask.report.example import KEPT, SILENT, Example
-from graphmask.report.layout import layout
+from graphmask.report.layout import Layout, bends, layout
 from graphmask.report.wording import in_line
 
 DRAW_ALL_EDGES_UP_TO = 400
 DRAW_AT_MOST = 1500
 TABLE_ROWS = 200
 OUTPUT_VALUES = 8
+DIGITS = 4  # of outputs
+#: More edges per node than these hide each other: only the kept ones are drawn.
+CROWDED = 12
 LEGEND_TYPES = 24
 LONGEST_SENTENCE = 400
 
@@ -30,6 +33,7 @@ class _Shown:
     tabled: list[int]  #: edges, in the table
     nodes: list[int]
     remarks: list[str]  #: what is left out, in words
+    crowded: bool = False  #: of the edges, the graph view shows only kept ones
 
 
 def card(example: Example, slots: dict[str, int]) -> dict[str, Any]:
@@ -83,6 +87,11 @@ def _choose(example: Example, state: Sequence[Sequence[int]], asked: dict[str, A
         kept_edges = [e for e in by_score if KEPT in state[e]]
         drawn = sorted(kept_edges[:DRAW_AT_MOST]) if whole is None else whole.drawn
         remarks += _cut(example, len(kept_edges), len(drawn))
+    crowded = asked is None and len(drawn) == len(edges) > CROWDED * example.num_nodes
+    if crowded:
+        remarks.append(
+            f"The graph view shows only kept edges: there are {len(edges):,} between {example.num_nodes} nodes."
+        )
     if not any(KEPT in row for row in state):
         remarks.append(
             "No edge is kept: within the tolerance, this output does not depend on any message."
@@ -95,7 +104,7 @@ def _choose(example: Example, state: Sequence[Sequence[int]], asked: dict[str, A
         nodes = sorted({*example.asked, *(v for e in drawn for v in example.edges[e])})
     else:
         nodes = list(range(example.num_nodes))
-    return _Shown(drawn, tabled, nodes, remarks)
+    return _Shown(drawn, tabled, nodes, remarks, crowded)
 
 
 def _cut(example: Example, kept: int, drawn: int) -> list[str]:
@@ -131,7 +140,7 @@ def _data(
     molecule = example.molecule if len(nodes) == example.num_nodes else None
     longest = max((len(labels[v]) for v in nodes), default=1)
     arranged = layout(nodes, edges, longest) if molecule is None else molecule.layout(edges)
-    bend = dict(zip(shown.drawn, arranged.bends, strict=True))
+    bend = _bends(example, shown, state, arranged)
     rows = nodes
     if arranged.columns or len(nodes) > 24:
         # The drawing's order from top to bottom keeps lines short; small graphs keep their own (say, of words).
@@ -171,6 +180,15 @@ def _data(
     return data | _sometimes(example, shown)
 
 
+def _bends(example: Example, shown: _Shown, state: Sequence[Sequence[int]], arranged: Layout) -> dict[int, float]:
+    """How each drawn edge bends, so that parallel ones lie beside each other; of a crowded graph only kept ones do."""
+    bend = dict(zip(shown.drawn, arranged.bends, strict=True))
+    if not shown.crowded:
+        return bend
+    kept = [e for e in shown.drawn if KEPT in state[e]]
+    return dict.fromkeys(bend, 0.0) | dict(zip(kept, bends([example.edges[e] for e in kept]), strict=True))
+
+
 def _sometimes(example: Example, shown: _Shown) -> dict[str, Any]:
     """Data that few examples have."""
     data: dict[str, Any] = {}
@@ -178,6 +196,8 @@ def _sometimes(example: Example, shown: _Shown) -> dict[str, Any]:
         data["asked"] = example.asked
     if example.whole is not None:
         data["numbers"] = {e: example.whole.numbers[e] for e in shown.tabled}
+    if shown.crowded:
+        data["crowded"] = 1
     if any(example.reverse):
         data["reverse"] = [int(value) for value in example.reverse]
     return data
@@ -259,8 +279,10 @@ def _outputs(example: Example) -> list[dict[str, Any]]:
         return round(100 * (min(end, 0) - low) / span, 2), round(100 * abs(end) / span, 2)
 
     zero = round(-100 * low / span, 2)
-    texts = in_line([v for pair in pairs for v in pair])
-    names = example.class_names if len(example.class_names) >= len(example.original) else map(str, range(len(pairs)))
+    decimals = DIGITS - 1 - math.floor(math.log10(max(high, -low) or 1.0))  # of the largest value, for all
+    texts = in_line([round(v, decimals) if math.isfinite(v) else v for pair in pairs for v in pair])
+    numbers = ["value"] if len(example.original) == 1 else [str(number) for number in range(len(pairs))]
+    names = example.class_names if len(example.class_names) >= len(example.original) else numbers
     return [
         {"name": name, "before": before, "after": after, "bars": (bar(a), bar(b)), "zero": zero}
         for (a, b), before, after, name in zip(pairs, texts[::2], texts[1::2], names, strict=False)
@@ -277,10 +299,10 @@ def _agreement(example: Example) -> str:
         for g, k, carries in zip(gold, kept, gated, strict=True)
         if carries
     ]
-    right, found = sum(g for g, _ in pairs), sum(g and k for g, k in pairs)
-    return agreement(right, found, sum(k and not g for g, k in pairs))
+    right, kept = sum(g for g, _ in pairs), sum(g and k for g, k in pairs)
+    return agreement(right, kept, sum(k and not g for g, k in pairs))
 
 
-def agreement(right: int, found: int, extra: int) -> str:
+def agreement(right: int, kept: int, others: int) -> str:
     """How many right messages are kept, and how many others, in words."""
-    return f"{found} of {right} right messages found, {extra or 'none'} too many"
+    return f"{kept} of {right} right messages kept, and {others or 'no'} {'other' if others == 1 else 'others'}"

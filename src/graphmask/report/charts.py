@@ -18,7 +18,7 @@ from graphmask.texts import visible
 
 WIDTH = 360
 LABEL, VALUE = (128, 168), 54  # least and most room for names, and room for numbers, of WIDTH
-LETTER = 6.3  # the mean width of one
+LETTER = 7.1  # the mean width of one in a wide font, so that no name is cut off at the left
 ROW, HEADING = 23, 24
 
 
@@ -51,7 +51,7 @@ def bars(groups: Mapping[str, Sequence[Bar]], said: str) -> Markup:
     parts: list[str] = []
     y = 0
     longest = max((len(bar.name) for some in groups.values() for bar in some), default=0)
-    label = round(min(max(LABEL[0], 8 + LETTER * longest), LABEL[1]))
+    label = min(max(LABEL[0], 8 + math.ceil(LETTER * longest)), LABEL[1])
     for slot, (heading, some) in enumerate(groups.items()):
         if heading:
             parts.append(f'<text class="axis strong" x="0" y="{y + 15}">{escape(_cut(heading, 44))}</text>')

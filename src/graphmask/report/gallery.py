@@ -65,7 +65,7 @@ class Totals(Tally):
 
     @property
     def typed(self) -> bool:
-        """Are there several types of edges, and few enough to be told apart?"""
+        """Whether there are several types of edges, and few enough to be shown."""
         return len({label for _, label in self.per_type}) > 1 and len(self.per_type) <= MOST_TYPES
 
     def types_at(self, site: int) -> dict[str, tuple[int, int]]:
@@ -136,7 +136,7 @@ class Totals(Tally):
 
 
 def _layer_names(explanation: Explanation) -> list[str]:
-    """By the number of the layer: of sites that send at the same time, each along other edge types, what they share."""
+    """Names by the number of the layer; sites that send at the same time, each along other edge types, share one."""
     names: dict[int, list[str]] = {}
     for name, site, layer in zip(
         explanation.site_titles, explanation.structure, layers_of(explanation.structure), strict=True
@@ -158,8 +158,8 @@ class Gallery:
     drawn is decided by a hash of the position.
     """
 
-    KINDS = ("a wrong prediction", "its large divergence", "how much is kept", "how little is kept")
-    DRAWN = "being drawn by lot"
+    KINDS = ("its prediction is wrong", "its divergence is large", "much is kept", "little is kept")
+    DRAWN = "it was drawn at random"
 
     def __init__(self, size: int = 200) -> None:
         self.size = max(size, 0)

@@ -115,7 +115,8 @@ def _tree(graph: nx.DiGraph, undirected: nx.Graph, unit: float) -> tuple[Points,
         return {v: (flow * depth[v] * step, rows[v] * unit * 2.7) for v in undirected}, True
     if deepest <= 3:
         step = max(unit * (8 if deepest == 1 else 6), leaves * unit * 3.1 / (2 * math.pi * deepest))
-        angle = {v: rows[v] / leaves * 2 * math.pi - math.pi / 2 for v in undirected}
+        start = math.pi if leaves == 2 else math.pi / 2  # two leaves lie side by side: names below do not touch lines
+        angle = {v: rows[v] / leaves * 2 * math.pi - start for v in undirected}
         far = {v: depth[v] * step for v in undirected}
         return {v: (math.cos(a) * far[v], math.sin(a) * far[v]) for v, a in angle.items()}, False
     return None

@@ -80,7 +80,8 @@ def read(explanation: Explanation, type_names: Mapping[int, str] | Sequence[str]
         facts.edge_labels = facts.edge_labels or explanation.edge_labels
     if facts.edge_labels is None and explanation.edge_type is not None:
         type_names = type_names or info.get(TYPE_NAMES)
-        facts.edge_labels = [_type_name(int(value), type_names) for value in explanation.edge_type.tolist()]
+        kind = "head" if {site.heads for site in explanation.structure} == {"each"} else "type"
+        facts.edge_labels = [_type_name(int(value), type_names, kind) for value in explanation.edge_type.tolist()]
     gold = info.get("gold")
     if gold is not None:
         if _is_grid(gold, len(explanation.sites), edges):
@@ -167,10 +168,10 @@ def error_of(explanation: Explanation) -> float | None:
     return _answers(explanation)[2]
 
 
-def _type_name(value: int, names: Mapping[int, str] | Sequence[str] | None) -> str:
+def _type_name(value: int, names: Mapping[int, str] | Sequence[str] | None, kind: str) -> str:
     if isinstance(names, Mapping):
-        return str(names.get(value, f"type {value}"))
-    return str(names[value]) if names is not None and 0 <= value < len(names) else f"type {value}"
+        return str(names.get(value, f"{kind} {value}"))
+    return str(names[value]) if names is not None and 0 <= value < len(names) else f"{kind} {value}"
 
 
 def _texts(info: Mapping[str, Any], key: str, count: int, of: str, notes: list[str]) -> list[str] | None:

@@ -18,6 +18,8 @@ from graphmask.texts import cleaned
 Rows = list[dict[str, Any]]
 #: Types per layer that a chart has room for, the most kept first; the table has all.
 TYPES = 6
+#: Types of which at least this share of the largest share is kept are kept alike.
+ALIKE = 0.8
 ALL_LAYERS = "all layers"
 #: Tables that say nothing where these columns hold nothing: there are no such edges in these graphs.
 NEEDED = {"inverses": ("both", "base_rate"), "overlap": ("overlap", "overlap_any", "base_rate")}
@@ -49,7 +51,7 @@ def charts_of(totals: Totals, analysed: Mapping[str, Any], gold: Table | None = 
     """What the top of the page shows; charts of what was not measured are left out."""
     charts = [
         _kept(totals),
-        against(gold),
+        against(gold, totals),
         _frontier(analysed, totals),
         _erosion(analysed),
         _stability(analysed, totals),
@@ -153,12 +155,14 @@ def _layer_and_site(totals: Totals, site: int) -> tuple[str, str]:
     return layer, re.sub(r" \(\w+\)$", "", title.removeprefix(f"{layer}: "))
 
 
-def against(table: Table | None) -> Chart | None:
-    """Precision and recall against the known answer, where there is one."""
+def against(table: Table | None, totals: Totals) -> Chart | None:
+    """Precision and recall against the known answer, where there is one; the last row is about all layers together."""
     if table is None:
         return None
     groups: dict[str, list[Bar]] = {"precision": [], "recall": []}
-    for name, precision, recall, _ in table.rows:
+    titles: dict[Any, str] = {**dict(zip(totals.sites or (), totals.titles, strict=False)), "all": ALL_LAYERS}
+    for name, precision, recall, _ in table.rows[:1] if len(table.rows) == 2 else table.rows:
+        name = titles.get(name, name)
         groups["precision"].append(Bar(str(name), float(precision) / 100))
         groups["recall"].append(Bar(str(name), float(recall) / 100))
     last = table.rows[-1]
@@ -182,6 +186,8 @@ def _frontier(analysed: Mapping[str, Any], totals: Totals) -> Chart | None:
         f"At the threshold in use {percent(here['retained'])} is kept and the divergence is "
         f"{number(here['divergence'])}, {within} the tolerance of {number(limit)}."
     )
+    if table.get("note"):  # other figures than those of all explanations
+        said += f" Measured on {table['note']}."
     drawing = lines(
         {"other thresholds": inside}, said, x_label="messages kept", y_label="divergence", top=top, shares=False,
         limit=(limit, f"tolerance {number(limit)}"),
@@ -233,6 +239,9 @@ def _plain(table: Mapping[str, Any]) -> Table:
 
 
 def _most(some: Sequence[Bar]) -> str:
-    """The two kinds of edges that are kept most, in words."""
-    texts = [f"{bar.name} ({percent(bar.share)})" for bar in some if bar.share > 0]
+    """The two kinds of edges of which most is kept, in words; the range of shares where these are much the same."""
+    ranked = sorted(some, key=lambda bar: -bar.share)
+    if len(ranked) > 2 and ranked[-1].share > ALIKE * ranked[0].share:
+        return f"about as much of each of these types ({percent(ranked[-1].share)} to {percent(ranked[0].share)})"
+    texts = [f"{bar.name} ({percent(bar.share)})" for bar in ranked if bar.share > 0]
     return " and ".join(texts[:2]) or "nothing"

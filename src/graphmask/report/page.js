@@ -19,6 +19,8 @@
     return element;
   };
   const draw = (name, attributes, parent, text = null) => make(name, attributes, parent, text, SVG);
+  // A layer by name, without its class where there is no room for both.
+  const short = (name, length) => cut(name.length > length ? name.replace(/ \(\w+\)$/, "") : name, length);
   const cut = (text, length) => (text.length > length ? text.slice(0, length - 1) + "…" : text);
   const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 
@@ -134,13 +136,13 @@
     const holder = card.element.querySelector("[data-view=graph]");
     if (!holder) return;
     const picture = draw("svg", { class: "graph", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Graph" }, holder);
-    picture.style.cssText = `max-width:${Math.max(width * 1.35, 260)}px;min-width:${width * 0.65}px`;
+    picture.style.cssText = `max-width:${width * 1.35}px;min-width:${width * 0.65}px`;
     const bonds = card.data.bonds && draw("g", { class: "bonds", role: "img", "aria-label": "Bonds of the molecule" }, picture);
     for (const [x0, y0, x1, y1, dashed] of card.data.bonds ?? []) draw("path", { class: dashed ? "dashed" : "", d: `M${x0} ${y0}L${x1} ${y1}` }, bonds);
     const layers = ["halo", "faint", "strong", "text"].map((name) => draw("g", { class: name }, picture));
     const near = new Map(card.nodes.map((n) => [n.id, []]));  // what runs into each node, and where
     for (const e of card.edges) {
-      if (e.bend === null) continue;
+      if (e.bend === null || (card.data.crowded && !e.state.includes(KEPT))) continue;
       const g = geometry(card, e, r);
       const group = draw("g", { class: "edge " + styleOf(card, e), "data-edge": e.id, "data-tip": describe(card, e) }, layers[1]);
       const halo = e.gold ? draw("path", { class: "gold", d: g.d }, layers[0]) : null;
@@ -323,13 +325,13 @@
     if (!rows.length) return void make("p", { class: "empty" }, holder, "No message is kept.");
     const layers = card.data.sites.length, step = rows.length <= 24 ? 27 : 18, r = rows.length <= 24 ? 7 : 5, top = 46;
     const longest = Math.max(...rows.map((v) => Math.min(14, nameOf(card, v).length)));
-    const gutter = 22 + longest * 7.4, gap = Math.max(92, Math.min(300, (470 - 2 * gutter) / layers));
+    const gutter = 22 + longest * 7.4, gap = Math.max(92, Math.min(300, (Math.min(470, holder.clientWidth || 470) - 2 * gutter) / layers));
     const width = 2 * gutter + layers * gap, height = top + rows.length * step;
     const x = (column) => gutter + column * gap, y = new Map(rows.map((v, i) => [v, top + (i + 0.5) * step]));
     const picture = draw("svg", { class: "unrolled", viewBox: `0 0 ${width.toFixed(0)} ${height}`, role: "group", "aria-label": "Unrolled layers" }, holder);
     picture.style.cssText = `max-width:${width * 1.2}px;min-width:${width * 0.75}px`;
     card.data.sites.forEach((name, s) => {
-      const heading = draw("text", { class: "site", x: x(s) + gap / 2, y: 16, "data-tip": name }, picture, cut(name, Math.floor(gap / 7)));
+      const heading = draw("text", { class: "site", x: x(s) + gap / 2, y: 16, "data-tip": name }, picture, short(name, Math.floor(gap / 7)));
       heading.id = `site-${card.element.dataset.card}-${s}`;
       draw("path", { class: "span", d: `M${x(s) + 8} 24H${x(s + 1) - 8}m-4 -3l4 3l-4 3` }, picture);
     });

@@ -77,8 +77,9 @@ def plot(
     _nodes(ax, arranged, names, shown.asked, at_most=NAMED_NODES, inside=drawn is not None)
     ax.set_axis_off()
     ax.set_aspect("equal")
-    ax.invert_yaxis()
-    ax.margins(0.14)
+    # The drawing's own box: nodes in one line would otherwise leave axes without a width, which hide them.
+    ax.set_xlim(0, arranged.width)
+    ax.set_ylim(arranged.height, 0)
     ax.set_title(_title(explanation, shown, at), fontsize=9.5, parse_math=False)
     if handles:
         legend = ax.legend(handles=handles, fontsize=8, frameon=False, loc="upper center", ncols=min(len(handles), 4),
@@ -147,6 +148,9 @@ def _nodes(
     """Circles with names below them, or ``inside`` them where they are symbols of atoms."""
     if not names:
         return
+    from matplotlib.patheffects import withStroke
+
+    clear = [withStroke(linewidth=2.5, foreground="white")]  # a name that an edge crosses stays readable
     xs, ys = zip(*(arranged.positions[node] for node in range(len(names))), strict=True)
     size = 170 if inside else 60 if len(names) <= 30 else 30 if len(names) <= 80 else 12
     ax.scatter(xs, ys, s=size, c="white", edgecolors="#555555", zorder=3)
@@ -165,7 +169,7 @@ def _nodes(
             ax.annotate(name if len(name) <= 14 else name[:13] + "…", (xs[node], ys[node]),
                         xytext=(side[1], 0) if beside else (0, -6), textcoords="offset points", fontsize=7.5, zorder=5,
                         ha=side[0] if beside else "center", va="center" if beside else "top",
-                        parse_math=False)  # fmt: skip
+                        path_effects=clear, parse_math=False)  # fmt: skip
 
 
 def plot_history(history: History, ax: Axes | None = None) -> Axes:

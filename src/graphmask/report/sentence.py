@@ -127,6 +127,7 @@ def _text(
             name = cut(labels[e], LONGEST_LABEL) if labels is not None else ""
             layers = ", ".join(str(site + 1) for site in kept[e]) if len(reverse) > 1 else ""
             to_the_right = (edges[e][0] < edges[e][1]) != reverse[kept[e][0]]
+            layers = f"({layers})" if layers and name[-1:].isdigit() else layers  # head 2 (1), not head 2 1
             parts.append(("→" if to_the_right else "←", f"{name} {layers}".strip()))
     if len({text for _, text in parts}) <= 1:
         return parts[0][1] if parts else ""

@@ -23,7 +23,7 @@ def number(value: str | float) -> str:
 
 
 def in_line(values: Sequence[str | float]) -> list[str]:
-    """Numbers as text with the same decimals, so that they can be compared at a glance."""
+    """Numbers as text with the same decimals, so that they are easy to compare."""
     texts = [f"{v:.4g}" for v in values if not isinstance(v, str) and math.isfinite(v)]
     if not any("." in text for text in texts) or any("e" in text for text in texts):
         return [number(v) for v in values]

@@ -1,1 +1,1 @@
-"""The user's model to messages, and other values put in their place; the model is left as it was found."""
+"""Reads the messages of the user's model, and replaces them; the model is restored afterwards."""

@@ -1,4 +1,4 @@
-"""Where attention is found in a model: hand-written (`AttentionTap`), or `torch.nn.MultiheadAttention`."""
+"""no"""
 
 from __future__ import annotations
 

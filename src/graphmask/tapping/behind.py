@@ -23,7 +23,7 @@ from graphmask.graphs.sites import Site
 
 
 def is_behind(layer: MessagePassing, site: Site, output: object) -> bool:
-    """Does this layer treat messages by their relation after they were sent?"""
+    """Whether this layer transforms messages by their relation after they were sent."""
     relational = isinstance(layer, RGCNConv) or (len(site.calls) > 1 and not site.types)
     return relational and averages(layer) is not None and isinstance(output, Tensor) and output.dim() == 2
 

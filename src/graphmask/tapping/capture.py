@@ -1,8 +1,8 @@
-"""The user's model + a batch -> the messages that flow, site by site.
+"""Reads, or replaces, the messages that flow when the user's model runs on a batch, site by site.
 
-`tap(model, visit)` calls `visit(messages)` for every group of messages the model sends; `tap(model, mask)` puts other
-values in their place, as a `Mask` says. It works through PyTorch Geometric's public hooks and through this library's
-taps (`taps.py`), so that everything else in the library (gates, masking, other methods) is a visit or a mask.
+`tap(model, visit)` calls `visit(messages)` for every group of messages the model sends; `tap(model, mask)` replaces
+them as a `Mask` says. It uses PyTorch Geometric's public hooks and this library's taps (`taps.py`), so that everything
+else in the library (gates, masking, other methods) is a visit or a mask.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from graphmask.tapping.unseen import ALONG_EDGES
 
 
 def check_model(model: nn.Module) -> None:
-    """Raise for what hooks cannot see into."""
+    """Raise for models that hooks cannot see into."""
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise GraphMaskError(
             f"Expected the model itself, got it wrapped in {type(model).__name__}, which runs copies that hooks do not "
@@ -71,7 +71,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def attends(model: nn.Module) -> bool:
-    """Is there attention in the model that can be tapped?"""
+    """Whether the model contains attention that can be tapped."""
     taps = (AttentionTap, nn.MultiheadAttention)
     return attention_interface.asks(model) or any(isinstance(module, taps) for module in model.modules())
 

@@ -1,7 +1,7 @@
-"""Models that `torch.compile` has compiled: the same modules run as they are written, so that hooks see their messages.
+"""Models compiled by `torch.compile`: the same modules run uncompiled, so that hooks see their messages.
 
-The compiled form computes the same function with the same weights, up to rounding, and stays in place: inside `eager`
-it is passed over, afterwards it is used again.
+The compiled form computes the same function with the same weights, up to rounding. It is bypassed inside `eager`, and
+used again afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from graphmask.errors import GraphMaskError
 
 
 def original(model: Any) -> Any:
-    """What `torch.compile` was given, where that returned a wrapper; anything else as it is."""
+    """The module that was passed to `torch.compile`, where that returned a wrapper; anything else unchanged."""
     while _is_wrapper(model):
         model = model._orig_mod
     return model
@@ -29,12 +29,12 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def eager(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
-    """Inside, what is compiled among these modules runs as it is written."""
+    """A context in which compiled modules among these run uncompiled."""
     return torch.compiler.set_stance("force_eager") if any(map(is_compiled, modules)) else nullcontext()
 
 
 def check(name: str, module: nn.Module) -> None:
-    """Raise for what cannot be made to run as it is written."""
+    """Raise for compiled models that cannot be run uncompiled."""
     if isinstance(module, torch.jit.ScriptModule):
         raise GraphMaskError(
             f"Expected a plain PyTorch model, got one compiled with torch.jit (module {name!r}): its messages cannot "

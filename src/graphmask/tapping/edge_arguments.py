@@ -1,7 +1,7 @@
-"""Arguments of a layer with a row per edge (weights, attributes): which it compares edges by, and exchanging rows.
+"""Arguments of a layer with one row per edge (weights, attributes): replacing them, and which of them edges compete by.
 
-GCNConv divides by the sum of the weights at a node, GATConv gives a node's self-loop the mean attribute of its edges:
-the output would still depend on a dropped edge through such an argument, so it is replaced too.
+GCNConv divides by the sum of the weights at a node, and GATConv gives a node's self-loop the mean attribute of its
+edges. The output would still depend on a dropped edge through such an argument, so it is replaced too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def bind(layer: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def per_edge(bound: inspect.BoundArguments) -> dict[str, Tensor]:
-    """Tensors with a row per edge, by the name of the argument: they come after the edges, and are not per node."""
+    """Tensors with one row per edge, by argument name: those after the edges that are not per node."""
     edges: int | None = None
     nodes: set[int] = set()
     tensors: dict[str, Tensor] = {}
@@ -58,13 +58,13 @@ def _is_integers(value: Any) -> bool:
 
 
 def exchanged(bound: inspect.BoundArguments, others: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and named arguments with ``others`` in place of those of the same names."""
+    """Positional and named arguments, with ``others`` in place of the arguments of the same names."""
     bound.arguments.update(others)
     return bound.args[1:], bound.kwargs
 
 
 def compared(layer: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Tensor]:
-    """The arguments by which the layer compares edges: changed at some edges, they change messages of others."""
+    """The arguments by which the layer compares edges: changing them at some edges changes the messages of others."""
     bound = bind(layer, args, kwargs)
     candidates = {} if bound is None else {n: v for n, v in per_edge(bound).items() if v.is_floating_point()}
     if not candidates:

@@ -61,7 +61,7 @@ class Watched:
 
 
 def watch(binding: Binding, replace: Replace) -> Callable[..., Tensor] | None:
-    """Put a watched softmax there; returns what was there, None if it is watched by the same already."""
+    """Install a watched softmax there; returns what it replaced, or None if the same ``replace`` already watches it."""
     names, name = binding
     before: Callable[..., Tensor] = names[name]
     if isinstance(before, Watched) and before.replace == replace:

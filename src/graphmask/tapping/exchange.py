@@ -1,4 +1,4 @@
-"""Rows of edges put in another order, or between their own values and constants, as gates say."""
+"""Edges' rows in another order, or mixed with constants, as gates say."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-r"""Input features as messages: what a node, or an edge, brings along is gated like what layers send.
+r"""Input features as messages: the features of a node, or of an edge, are gated like the messages of a layer.
 
 .. math:: x'_v = z_v x_v + (1 - z_v) b \qquad\text{or}\qquad x'_{vf} = z_{vf} x_{vf} + (1 - z_{vf}) b_f
 
-with one learned baseline b for all. This is one more site, below all layers: gates look at the features alone. In the
-arrays of a batch its gates stand behind those of the user's edges, as if node v sent its features to itself.
+with one learned baseline b for all. This is one more site, below all layers, whose gates see the features alone. In the
+arrays of a batch these gates follow those of the user's edges, as if node v sent its features to itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def put_baseline(kind: str, value: Tensor, gate: Tensor, baseline: Tensor) -> Te
 
 
 class FeatureTap:
-    """Where a batch's features go into the model. It does nothing by itself; `capture.tap` gives it a handler."""
+    """Where a batch's features enter the model. By itself it changes nothing; `capture.tap` sets its handler."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -51,7 +51,7 @@ class FeatureTap:
         self.handler: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, batch: Any) -> Any:
-        """The batch, with what the handler makes of its features in their place. The user's is not changed."""
+        """A batch whose features are what the handler returns for them; the user's batch is not changed."""
         if self.handler is None:
             return batch
         return batches.adapter(batch).with_value(batch, self.attribute, self.handler(self.read(batch)))
@@ -79,7 +79,7 @@ class FeatureTap:
         return value
 
     def ends(self, batch: Any, edge_index: Tensor) -> Tensor:
-        """[2, M] the ends of every gate: a node twice, or those of an edge."""
+        """[2, M] the ends of every gate: twice the same node, or those of an edge."""
         value = self.read(batch)
         if self.kind == "edges":
             return edge_index
@@ -89,7 +89,7 @@ class FeatureTap:
         return torch.stack([nodes, nodes])
 
     def messages(self, site: int, value: Tensor, first: int, ends: Tensor) -> Messages:
-        """What gates look at; ``first`` is the number of the first gate in the arrays of the batch."""
+        """The features as messages; ``first`` is the number of their first gate in the arrays of the batch."""
         rows = value.reshape(len(value), -1).detach()
         messages = Messages(
             site=site,
@@ -110,7 +110,7 @@ class FeatureTap:
 
 
 class ExplainedFeatures(Protocol):
-    """What is asked of `explanation.Features`, which stands in a layer above."""
+    """The part of `explanation.Features` that this layer needs; the class itself is in a layer above."""
 
     @property
     def kind(self) -> str: ...

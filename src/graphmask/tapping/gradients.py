@@ -1,4 +1,4 @@
-"""Methods that follow gradients need a model that lets them through; what stands in the way is said in plain words."""
+"""Errors about models that do not let gradients through, for methods and fits that need gradients."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def needed() -> Iterator[None]:
 
 
 def check_passed(original: Tensor, masked: Tensor, wanted: bool) -> None:
-    """Raise if gradients are wanted of gates, which move the output, but stop before it.
+    """Raise if gates change the output but have no gradient.
 
-    An output that has no gradient and does not move is that of a model that makes no use of its messages.
+    An output that has no gradient and does not change belongs to a model that does not use its messages.
     """
     if not wanted or not torch.is_grad_enabled() or masked.requires_grad:
         return

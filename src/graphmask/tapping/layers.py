@@ -1,4 +1,4 @@
-"""A PyTorch Geometric layer while it is tapped: what it does, edge by edge, is seen or replaced."""
+"""A PyTorch Geometric layer while it is tapped: its computations on edges are read or replaced."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TappedLayer:
     # From its arguments to its output ------------------------------------------------------------------------
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A forward begins; returns the arguments it is to have."""
+        """A call begins; returns the arguments that the layer will get."""
         self._begin_forward()
         self.tap.where.covered.pop(self.name, None)  # a new forward of a layer never continues an earlier site
         mask = self.tap.mask
@@ -68,7 +68,7 @@ class TappedLayer:
         return args, kwargs
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """It ends; returns what is to be its output, None for that which it has."""
+        """A call ends; returns what replaces its output, or None to keep the output."""
         if self.tap.where.discovering:
             self._discover_stand_ins(args, kwargs, output)
         calls, self.dropped, self.inputs = self.dropped, [], ()
@@ -78,7 +78,7 @@ class TappedLayer:
         self.propagated = edge_index, kwargs
 
     def on_content(self, edge_index: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The layer is about to compute messages, or what it compares edges by, from ``kwargs``."""
+        """The layer is about to compute messages from ``kwargs``, or the quantities by which it compares edges."""
         mask = self.tap.mask
         if mask is not None and mask.exchange is not None:
             gate = self._answer(self._call_along(edge_index))[0]
@@ -87,7 +87,7 @@ class TappedLayer:
         return kwargs
 
     def on_message(self, kwargs: dict[str, Any], value: Any) -> Tensor | None:
-        """Messages were made from ``kwargs``; returns those that are to be sent, None for these."""
+        """Messages were computed from ``kwargs``; returns the messages to send instead, or None to keep them."""
         self.tap.underway, layer = None, self.layer
         if not isinstance(value, Tensor) or not value.is_floating_point():
             raise GraphMaskError(
@@ -141,7 +141,7 @@ class TappedLayer:
         return self.given
 
     def _replaced(self, messages: Messages, kwargs: dict[str, Any]) -> Tensor:
-        """What the layer is to send instead."""
+        """The messages that the layer sends instead."""
         value, stand_in = messages.value, self.sites[messages.site].stand_in
         gate, baseline, *rows = self._answer(messages)
         baseline = stand_in.message_of(baseline)

@@ -1,4 +1,4 @@
-"""Which site does the next call of a layer belong to?"""
+"""Determines the site to which the next call of a layer belongs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Locator:
         return self._discover(module, call, matched, reverse != matched.flipped)
 
     def below(self, name: str) -> int:
-        """The site of input features: no module calls it, and it comes before all that do."""
+        """The site of input features: no module calls it, and it precedes all other sites."""
         module = f"batch.{name}"
         for number, site in enumerate(self.sites):
             if site.module == module:
@@ -92,7 +92,7 @@ class Locator:
         return 0
 
     def _call_of_types(self, module: str, kinds: frozenset[EdgeType]) -> int:
-        """Not by counting: calls of edge types that a batch does not have are left out."""
+        """The number of a layer's call by edge type; counting alone fails, as types that a batch lacks have no call."""
         fitting = [call for (name, call), known in self.carries.items() if name == module and kinds <= known]
         if not fitting:
             raise GraphMaskError(

@@ -22,7 +22,7 @@ from graphmask.tapping.subject import Subject
 
 
 class Explained(Protocol):
-    """What `masked` asks of an `Explanation`, which stands in a layer above."""
+    """The part of an `Explanation` that `masked` needs; the class itself is in a layer above."""
 
     @property
     def kept(self) -> Tensor: ...
@@ -42,15 +42,15 @@ def by_user_edges(
     exchange: torch.Generator | None = None,
     count: int | None = None,
 ) -> Mask:
-    """Mask with gates ``[L, E]`` (bool or float) told in terms of the user's edges.
+    """A mask with gates ``[L, E]`` (bool or float) for the user's edges.
 
-    A site's baseline is ``[D]``, or ``[G, D]``, one per graph, where ``graph_of_edge`` [E] tells whose an edge is. The
-    first ``count`` of the gates are those of edges, by default all.
+    A site's baseline is ``[D]``, or ``[G, D]``, one per graph, where ``graph_of_edge`` [E] is the graph of each edge.
+    The first ``count`` gates are those of edges, by default all.
     """
 
     @cache
     def padded() -> Tensor:
-        """One place more, open, for the layer's own self-loops (-1): they are never gated."""
+        """The gates with one more column, open, which -1 selects: the layer's own self-loops are never gated."""
         return torch.cat([gates, gates.new_ones(len(gates), 1)], 1)
 
     def answer(site: int, edges: Tensor | None) -> tuple[Tensor, Tensor]:

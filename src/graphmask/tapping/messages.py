@@ -1,4 +1,4 @@
-"""The messages of one call of a layer, what is known of them, and what is put in their place."""
+"""The messages of one call of a layer, what is known of them, and what replaces them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ Answer = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, slice]
 
 @dataclass(frozen=True)
 class Mask:
-    """What is put in place of the messages of a model. It is asked before messages are made, not after."""
+    """Says what replaces the messages of a model. It is called before messages are computed, not after."""
 
     at: Callable[[Call], Answer]
     #: The same for a site's edges as the user passed them; without it, arguments of layers stay as they are.
@@ -214,7 +214,7 @@ def states(
 
 
 def nodes_seen(layer: MessagePassing, propagated: dict[str, Any]) -> int | None:
-    """How many nodes the layer sends between; None where senders and receivers are other nodes, or unknown."""
+    """How many nodes the layer sends between; None where senders and receivers differ, or where it is unknown."""
     names = {name[:-2] for name in (*layer._user_args, *layer._edge_user_args) if name.endswith(("_i", "_j"))}
     parts = [part for name in names for part in _pair(propagated.get(name)) if isinstance(part, Tensor) and part.dim()]
     counts = {_count(part, layer.node_dim) for part in parts}

@@ -1,4 +1,4 @@
-"""Modules that pool while a model is tapped: what they make of the graph is told to those who match edges."""
+"""Modules that pool while a model is tapped: the graphs they produce are reported to the code that matches edges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POOLS = (*SELECT, *MERGE)
 
 
 def pools(model: nn.Module) -> bool:
-    """May the edges that layers of this model send along differ from run to run?"""
+    """Whether the edges that layers of this model send along may differ from run to run."""
     return any(isinstance(module, SELECT) for module in modules_of(model))
 
 

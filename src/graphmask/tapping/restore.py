@@ -1,4 +1,4 @@
-"""Inside `with restored(model)` the user's model may be changed; afterwards it is as it was, also after an error."""
+"""`with restored(model)`: inside, the user's model may be changed; afterwards it is as before, also after an error."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from graphmask.tapping import compiled
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Restore attributes, modes, buffers, ``requires_grad``, ``grad`` and all random states on the way out.
+    """Restore attributes, modes, buffers, ``requires_grad``, ``grad`` and all random states at the end.
 
-    Layers write to themselves while they run (cached normalisations, ``fuse``, running statistics, notes in lists),
-    so every module's ``__dict__`` and what can change in it is remembered, not only what this library means to change.
-    Inside, compiled parts run as they are written.
+    Layers write to themselves while they run (cached normalisations, ``fuse``, running statistics, notes in lists), so
+    every module's ``__dict__`` and everything in it that can change is recorded, not only what this library means to
+    change. Inside, compiled parts run uncompiled.
     """
     modules = modules_of(model)
     empty, filled = _remember([vars(module) for module in modules])
@@ -70,7 +70,7 @@ def named_modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """The same as ``model.modules()``, likewise."""
+    """The same as ``model.modules()``, without its nested generators."""
     modules: dict[int, nn.Module] = {}
     stack = [model]
     while stack:
@@ -93,8 +93,10 @@ _DICTS = frozenset({dict, OrderedDict})
 
 
 def _remember(stack: list[Any]) -> tuple[list[dict[Any, Any]], list[tuple[Any, Any]]]:
-    """Everything in these values that can change in place, at any depth: empty dictionaries (most are, every module
-    has a dozen for hooks), and all else with a copy of what it holds now."""
+    """Copies of everything in these values that can be changed in place, at any depth.
+
+    Empty dictionaries are only listed, because nearly all are: every module has a dozen of them, for hooks.
+    """
     empty: list[dict[Any, Any]] = []
     filled: dict[int, tuple[Any, Any]] = {}
     while stack:
@@ -133,7 +135,7 @@ def _restore(value: Any, content: Any) -> None:
 
 
 def freeze(model: nn.Module, *, training: bool) -> None:
-    """Parameters fixed; ``training`` keeps dropout on, statistics that layers track stay frozen either way."""
+    """Fix all parameters. ``training`` keeps dropout on; running statistics are never updated."""
     modules = modules_of(model)
     for parameter in parameters_of(modules):
         if parameter.requires_grad:

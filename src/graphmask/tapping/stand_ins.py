@@ -1,4 +1,4 @@
-"""What dropped edges are replaced by at first, and its scale: means over data of what layers send and compare."""
+"""Initial values and scales of what replaces dropped edges: means, over data, of what layers send and compare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphmask.tapping.trace import no_messages
 
 
 def observe(subject: Subject, batch: Any) -> tuple[tuple[Site, ...], dict[int, list[Messages]], Tensor]:
-    """Sites, all messages of each, and the output."""
+    """Run the model and return its sites, the messages of each, and the output."""
     by_site: dict[int, list[Messages]] = {}
 
     def visit(messages: Messages) -> None:
@@ -36,7 +36,7 @@ def observe(subject: Subject, batch: Any) -> tuple[tuple[Site, ...], dict[int, l
 
 @dataclass
 class Seen:
-    """What was seen of the edges of a site, batch by batch."""
+    """Statistics of the edges of a site, updated batch by batch."""
 
     stand_in: StandIn
     messages: list[Moments] = field(default_factory=list)
@@ -73,7 +73,7 @@ def _append(moments: list[Moments], rows: Tensor) -> None:
 
 
 def see(subject: Subject, loader: Iterable[Any]) -> list[Seen]:
-    """What every site shows on all batches."""
+    """The statistics of every site over all batches."""
     seen = [Seen(site.stand_in) for site in subject.sites or ()]
     for batch in loader:
         for site, pieces in observe(subject, batch)[1].items():

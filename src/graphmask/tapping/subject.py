@@ -1,4 +1,4 @@
-"""The model under explanation: how it is called, where its messages flow, how its outputs are compared."""
+"""The model under explanation: how it is called, where its messages flow, and how its outputs are compared."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from graphmask.tapping.unseen import unseen
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of the output, which alone are asked about."""
+    """The output rows that are asked about."""
 
     rows: tuple[int, ...]
     count: int  #: rows of the whole output
     nodes: tuple[int, ...] = ()  #: the nodes that these rows are, or the ends of the candidate edges that they are
 
     def of(self, output: Tensor) -> Tensor:
-        """The output cut to these rows. The batch may lie in it several times, one copy after the other."""
+        """The output cut to these rows. It may be the output of several copies of the batch, one after the other."""
         copies = output.shape[0] // self.count
         if copies * self.count != output.shape[0]:
             return output
@@ -45,7 +45,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model and all that does not change from batch to batch. `tap` and `frozen` leave the model as it came."""
+    """A model and everything about it that is the same for all batches. `tap` and `frozen` restore the model."""
 
     model: nn.Module
     forward: Forward = batches.default_forward
@@ -59,20 +59,20 @@ class Subject:
     features: FeatureTap | None = None  #: input features that are gated too
 
     def at(self, sites: tuple[Site, ...]) -> Subject:
-        """With these sites."""
+        """The same subject with these sites."""
         return self if sites is self.sites else replace(self, sites=sites)
 
     @property
     def device(self) -> torch.device | None:
-        """Where the model lies; None of a model without parameters, which takes batches where they are."""
+        """The model's device; None for a model without parameters, which takes batches on any device."""
         return devices.device_of(self.model)
 
     def take(self, batch: Any) -> Any:
-        """A batch as the model is given it: without company (see `wrapped_batches`), and on the model's device."""
+        """The batch as the model gets it: without other values (see `wrapped_batches`), on the model's device."""
         return devices.placed(graph_in(batch) if self.forward is batches.default_forward else batch, self.device)
 
     def take_all(self, loader: Iterable[Any]) -> Iterable[Any]:
-        """A loader whose batches are taken so, one by one as they come."""
+        """A loader whose batches are passed through `take` as they come."""
         return taken(loader, self.take)
 
     def __call__(self, batch: Any) -> Tensor:
@@ -83,7 +83,7 @@ class Subject:
         return output if self.rows is None else self.rows.of(output)
 
     def edge_map(self, batch: Any) -> EdgeMap:
-        """What tells whose edges a layer sends along, and what else has gates."""
+        """An object that matches the edges of a layer's call to the user's edges, and counts all gates."""
         edge_map = batches.edge_map_of(batch)
         if self.features is not None:
             self.features.read(batch)
@@ -101,14 +101,14 @@ class Subject:
 
     @cached_property
     def unseen(self) -> tuple[str, ...]:
-        """Modules that can mix nodes by other ways than the messages that are gated."""
+        """Modules that can mix nodes in other ways than by the gated messages."""
         return unseen(self.model)
 
     # The model is the user's ---------------------------------------------------------------------------------
 
     @contextmanager
     def frozen(self, *, training: bool = False) -> Iterator[None]:
-        """Inside, the model is as `freeze` puts it; afterwards it is as it was, whatever happened."""
+        """A context in which the model is frozen by `freeze`; afterwards it is as before, also after an error."""
         with restore.restored(self.model):
             self.freeze(training=training)
             yield

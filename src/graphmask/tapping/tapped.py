@@ -1,4 +1,4 @@
-"""While a model is tapped: which call of a layer or a tap this is, what is seen of it, what is put in its place."""
+"""The state of one tapped model: the current call of a layer or a tap, what is read of it, and what replaces it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from graphmask.tapping.taps import MatrixCall
 
 
 class Tap:
-    """One tapping of a model: who looks or what masks, which call comes next, which site it belongs to.
+    """One tapping of a model: the visitor or mask, the number of the next call, and the site it belongs to.
 
-    What is known of a PyTorch Geometric layer while it runs is in `layers.TappedLayer`.
+    The state of a PyTorch Geometric layer while it runs is in `layers.TappedLayer`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Tap:
         return self.underway[1](logits, dim)
 
     def look(self, messages: Messages) -> None:
-        """Show the messages of a call to the visitor; describe their site where sites are being found."""
+        """Show the messages of a call to the visitor; describe their site while sites are being found."""
         if self.where.discovering:
             site = self.sites[messages.site]
             width = messages.rows().shape[1] if messages.matrix is None else messages.matrix.messages.shape[-1]
@@ -86,7 +86,7 @@ class Tap:
         self.visit(messages)
 
     def on_features(self, tap: FeatureTap, value: Tensor) -> Tensor:
-        """What goes into the model in place of its input features."""
+        """What replaces the input features."""
         ends = self.edge_map.more
         assert ends is not None
         messages = tap.messages(self.where.below(tap.attribute), value, self.edge_map.count, ends)
@@ -153,7 +153,7 @@ class Tap:
         return self.mask.at(about)
 
     def on_attention(self, name: str, given: Inputs) -> Tensor:
-        """[B, H, N, D'] what attention comes to at this call."""
+        """[B, H, N, D'] the output of attention at this call."""
         self.where.covered.pop(name, None)
         attention = Attention(given, name)
         pairs = self._pairs(attention)

@@ -1,4 +1,4 @@
-"""One run of the original model over a batch: its output, and what was read off every edge on the way."""
+"""One run of the original model on a batch: its output, and one number per edge that was read from its messages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Look = Callable[[Messages], Tensor]
 
 
 def nothing(messages: Messages) -> Tensor:
-    """Zero for every edge: a look at a run of which only the output and the sites are wanted."""
+    """Zero for every edge, for runs of which only the output and the sites are needed."""
     return messages.source.new_zeros(messages.source.shape, dtype=torch.float)
 
 
 @dataclass
 class Trace:
-    """What a run of the original model left behind. ``L`` sites, ``E`` edges as the user passed them."""
+    """The result of one run of the original model. ``L`` sites, ``E`` edges as the user passed them."""
 
     output: Tensor
     sites: tuple[Site, ...]
@@ -99,7 +99,7 @@ def record(subject: Subject, batch: Any, look: Look, edge_map: EdgeMap | None = 
 def traced(
     output: Tensor, sites: tuple[Site, ...], edge_map: EdgeMap, columns: Sequence[Column], whole: Tensor | None = None
 ) -> Trace:
-    """From what was read of every call; ``whole`` [L, E] where some sites have all their numbers already."""
+    """The trace from what was read at every call; ``whole`` [L, E] where some sites have all their numbers already."""
     if whole is not None and not columns:
         values = whole
     else:  # one place more than edges, for the layers' own self-loops (-1)

@@ -1,9 +1,10 @@
-"""Which modules of a model can mix nodes, or tokens, by other ways than the messages that are gated?
+"""Which modules of a model can mix nodes, or tokens, in other ways than by the gated messages?
 
 Gates are on messages. A module that lets one node's state act on another's by itself (attention over all nodes, a
 recurrent network along them, a normalisation by the mean of the graph) carries information that no gate stops: what is
-dropped along edges may still arrive that way. Such modules are told by their class. Sums over nodes that are written
-out in a model's forward (``x.mean(0)``, a product with a dense matrix) cannot be told so, and are not listed.
+dropped along edges may still arrive that way. Such modules are recognised by their class. Sums over nodes that are
+written out in a model's forward (``x.mean(0)``, a product with a dense matrix) cannot be recognised, and are not
+listed.
 """
 
 from __future__ import annotations

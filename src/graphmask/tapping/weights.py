@@ -1,4 +1,4 @@
-"""Has a model changed since gates were fitted to it?"""
+"""Tells whether a model has changed since gates were fitted to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphmask.tapping.restore import modules_of, parameters_of
 
 
 class Weights:
-    """What a model's weights were. Asking again costs a look at counters; only if these moved, at the numbers."""
+    """A model's weights at one time. Version counters are compared first, and the numbers only if a counter changed."""
 
     def __init__(self, model: nn.Module) -> None:
         self.versions, self.fingerprint = _versions(model), files.fingerprint(model)

@@ -101,8 +101,8 @@ def _passages(document: dict[str, Any], encode: Encode, longest: int, lost: Coun
                 id=f"{document['title']} / {label['r']} / {head} / {tail}",
                 relation=label["r"],
                 tokens=tuple(token for part in pieces for token in part),
-                owners=tuple(place for place, part in enumerate(pieces) for _ in part),
-                evidence=frozenset(place for place, number in enumerate(chosen) if number in evidence),
+                owners=tuple(index for index, part in enumerate(pieces) for _ in part),
+                evidence=frozenset(index for index, number in enumerate(chosen) if number in evidence),
                 marked=tuple(sum(sentences[number][1]) for number in chosen),
             )
 
