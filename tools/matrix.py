@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
@@ -130,12 +131,20 @@ def wheel(folder: Path) -> Path:
     return found
 
 
+@cache
+def commit() -> str:
+    """The commit of which all rows are, whatever is committed while they run."""
+    return subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=HERE, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
+
+
 def checkout(folder: Path) -> Path:
     """What git has, without what was built beside it."""
     copy = folder / "checkout"
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()
-    tree = subprocess.run(["git", "archive", "HEAD"], cwd=HERE, check=True, stdout=subprocess.PIPE).stdout
+    tree = subprocess.run(["git", "archive", commit()], cwd=HERE, check=True, stdout=subprocess.PIPE).stdout
     subprocess.run(["tar", "-x", "-C", str(copy)], input=tree, check=True)
     return copy
 
@@ -171,6 +180,7 @@ def main() -> int:
         at = mine.index("--")
         mine, pytest = mine[:at], mine[at + 1 :]
     told = parser.parse_args(mine)
+    print(f"== commit {commit()}", flush=True)
     failed = []
     with tempfile.TemporaryDirectory(prefix="graphmask-matrix-") as made:
         folder = (told.keep or Path(made)).resolve()

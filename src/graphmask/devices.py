@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -21,11 +23,18 @@ def device_of(model: nn.Module) -> torch.device | None:
 
 
 def placed(batch: Any, device: torch.device | None) -> Any:
-    """The batch itself if it is on the device, else a copy there; the user's batch is not changed.
+    """The batch itself if all of it is on the device, else a copy there; the user's batch is not changed."""
+    return batch if device is None else _moved(batch, device, {})
+
+
+def _moved(batch: Any, device: torch.device, done: dict[int, Any]) -> Any:
+    """A part of a batch; ``done`` are copies of objects by the numbers of the originals, which may hold each other.
 
     PyG's data and the batches of `transformers` move themselves, on a copy, because they would change in place.
     """
-    if device is None or not _elsewhere(batch, device):
+    if id(batch) in done:
+        return done[id(batch)]
+    if not _elsewhere(batch, device):
         return batch
     # Pinned memory is copied while the processor goes on; what then runs on the device waits for it.
     if isinstance(batch, Tensor):
@@ -33,34 +42,47 @@ def placed(batch: Any, device: torch.device | None) -> Any:
     if callable(getattr(batch, "to", None)):
         return copy.copy(batch).to(device)
     if isinstance(batch, Mapping):
-        return {key: placed(value, device) for key, value in batch.items()}
+        found = {key: _moved(value, device, done) for key, value in batch.items()}
+        return copy.copy(batch) | found if isinstance(batch, dict) else found
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(placed(value, device) for value in batch))
+        return type(batch)(*(_moved(value, device, done) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(placed(value, device) for value in batch)
-    moved = copy.copy(batch)
-    for name, value in vars(batch).items():
-        setattr(moved, name, placed(value, device))
+        return type(batch)(_moved(value, device, done) for value in batch)
+    done[id(batch)] = moved = copy.copy(batch)
+    for name, value in _attributes(batch).items():
+        object.__setattr__(moved, name, _moved(value, device, done))  # dataclasses may be frozen
     return moved
 
 
 def _elsewhere(batch: Any, device: torch.device) -> bool:
-    """Whether any tensor in it is on another device."""
-    if hasattr(batch, "__dict__") and not isinstance(batch, Tensor | Mapping | list | tuple):
-        # Of PyG's data the stores, which are mappings; of any other object its attributes.
-        stores = getattr(batch, "stores", None)
-        batch = stores if isinstance(stores, list) else vars(batch)
-    waiting = [batch]
+    """Whether any tensor in it is on another device, however deep it lies."""
+    waiting, seen = [batch], set()
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):
             if (value.device.type, value.device.index or 0) != (device.type, device.index or 0):
                 return True
-        elif isinstance(value, Mapping):
-            waiting += value.values()
-        elif isinstance(value, list | tuple) and value and not isinstance(value[0], str | int | float):
-            waiting += value  # names and numbers, of which there may be many, are passed over
+        elif id(value) not in seen:  # objects may know each other
+            seen.add(id(value))
+            waiting += _parts(value)
     return False
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What a batch or a part of it holds; of models, functions and modules nothing, because they are no data."""
+    if isinstance(value, nn.Module | type | FunctionType | ModuleType):
+        return ()
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, list | tuple):
+        return [one for one in value if not isinstance(one, str | int | float)]  # of names there may be many
+    stores = getattr(value, "stores", None)  # of PyG's data, which keep beside them what stays on the CPU
+    return stores if isinstance(stores, list) else _attributes(value).values()
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+    return {name: getattr(value, name) for name in fields} | getattr(value, "__dict__", {})
 
 
 # Random states ---------------------------------------------------------------------------------------------

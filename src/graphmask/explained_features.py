@@ -46,7 +46,9 @@ class Features:
         Inside `graphmask.masked` the model's arguments are replaced anyway; replacing them twice changes nothing.
         """
         tap = FeatureTap(self.kind)
-        tap.handler = lambda value: put_baseline(self.kind, value, self.kept.flatten(), self.baseline)
+        tap.handler = lambda value: put_baseline(
+            self.kind, value, self.kept.flatten().to(value.device), self.baseline.to(value.device)
+        )
         return tap(batch)
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -371,10 +371,7 @@ def _load(
         description["seed"],
         recipe=Recipe(**description["recipe"]),
         hidden=description["hidden"],
-        precision=description.get("precision"),
-        heads=description.get("heads", "each"),
-        features=description.get("features"),
-        leaky_keys=description.get("leaky_keys", False),
+        **{key: description[key] for key in ("precision", "heads", "features", "leaky_keys") if key in description},
     )
     model = explainer.model
     if files.fingerprint(model) != description["model"]:

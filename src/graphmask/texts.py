@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 #: A label, a token or a note is shown up to here.
 MOST = 5_000
-#: A cell that begins so is a formula to a spreadsheet.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}")
+#: A cell that begins so is a formula to a spreadsheet, and one that goes on so where semicolons end cells.
+_FORMULA = re.compile("^(?=[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20])|(?<=[;\r\n])(?=[=+\\-@\uff1d\uff0b\uff0d\uff20])")
 
 Value = TypeVar("Value")
 
@@ -53,9 +53,9 @@ def _cleaned(value: Any) -> Any:
 
 
 def cell(text: str) -> str:
-    """The text for a CSV file, with an apostrophe where a spreadsheet would take it for a formula."""
+    """The text for a CSV file, with an apostrophe wherever a spreadsheet would take what follows for a formula."""
     try:
         float(text)
     except ValueError:
-        return "'" + text if text.startswith(_FORMULA) else text
+        return _FORMULA.sub("'", text)
     return text  # a number may have a sign

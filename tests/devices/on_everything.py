@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import warnings
-from collections import UserDict
+from collections import OrderedDict, UserDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,21 @@ class Attributes:
         self.x, self.edge_index, self.name = graph.x, graph.edge_index, "a graph"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    x: torch.Tensor
+    edge_index: torch.Tensor
+
+
+class Named(OrderedDict[str, Any]):
+    """A dictionary whose entries are attributes too, as outputs of transformers are."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+
 class Wrapped(UserDict[str, Any]):
     """Moves itself, in place, as the batches of transformers do."""
 
@@ -86,6 +102,14 @@ def test_batches_of_every_kind_are_moved_and_the_user_s_stay() -> None:
         (Pair(graph.x, graph.edge_index), lambda batch: batch.x),
         (Attributes(graph), lambda batch: batch.x),
         (graph.x, lambda batch: batch),
+        # Tensors that lie deeper, or behind a name or a number.
+        ({"graph": graph}, lambda batch: batch["graph"].x),
+        ([graph, graph], lambda batch: batch[1].x),
+        ({"inner": Attributes(graph)}, lambda batch: batch["inner"].x),
+        (("a graph", graph.x), lambda batch: batch[1]),
+        ((3, graph), lambda batch: batch[1].x),
+        (Frozen(graph.x, graph.edge_index), lambda batch: batch.x),
+        (Named(both), lambda batch: batch.x),
     ]
     for batch, read in kinds:
         before = read(batch)
@@ -97,6 +121,15 @@ def test_batches_of_every_kind_are_moved_and_the_user_s_stay() -> None:
         assert before.device.type == "cpu"
         assert devices.placed(found, DEVICE) is found
         assert devices.placed(batch, None) is batch
+
+
+def test_objects_that_know_each_other_are_moved_and_models_beside_the_data_stay() -> None:
+    parent, child = Attributes(CASE.graphs(1)[0]), Attributes(CASE.graphs(1)[0])
+    parent.child, child.parent, parent.model = child, parent, torch.nn.Linear(1, 1)  # type: ignore[attr-defined]
+    found: Any = devices.placed(parent, DEVICE)
+    assert found.x.device == found.child.x.device == DEVICE
+    assert found.child.parent is found
+    assert found.model.weight.device.type == parent.x.device.type == child.x.device.type == "cpu"
 
 
 def test_random_states_of_the_device_are_restored() -> None:
@@ -233,6 +266,24 @@ def test_the_user_s_own_check() -> None:
     explanation = explainer.explain(graph, allow_infeasible=True, repair=False)
     with masked(explainer.model, explanation), torch.no_grad():
         torch.testing.assert_close(default_forward(explainer.model, graph).cpu(), explanation.masked.cpu())
+
+
+def test_the_user_s_own_check_of_what_was_read_from_a_file(tmp_path: Path) -> None:
+    """It is on the CPU, and the model is not."""
+    for options in ({}, {"features": "nodes"}, {"features": "each"}):
+        explainer, loader = fitted(DEVICE, **options)
+        graph = CASE.graphs(1)[0].to(DEVICE)
+        found = explainer.explain(graph, allow_infeasible=True, repair=False)
+        found.save(tmp_path / "x")
+        read = graphmask.Explanation.load(tmp_path / "x")
+        store = explainer.explain_all(loader, out=tmp_path / f"{options}", allow_infeasible=True, progress=False)
+        for explanation, batch in ((read, graph), (store[0], loader[0].get_example(0))):
+            with masked(explainer.model, explanation), torch.no_grad():
+                output = default_forward(explainer.model, batch).cpu()
+            torch.testing.assert_close(output, explanation.masked, rtol=1e-5, atol=1e-6)
+            assert explanation.kept.device.type == "cpu"
+        if read.features is not None:
+            assert read.features.masked(graph).x.device == DEVICE
 
 
 def test_one_row_and_what_changes_it() -> None:

@@ -10,13 +10,24 @@ import torch
 from attention.models import BY_NAME as ATTENTION
 from attention.models import batch as sentences
 from graphmask import GraphMask
+from graphmask.devices import placed
+from graphmask.fitting.recipe import Recipe
+from graphmask.graphs.batches import default_forward
 from hetero.support import BY_NAME as HETERO
 from hetero.support import batch as hetero_batch
 from laws.cases import BY_NAME
 
 from .support import DEVICE, QUICK, assert_same, moved, on_both
 
-#: One of each kind. Without sparse adjacency: the stand-in holds dense tensors only.
+#: What the stand-in cannot do without this library: sparse tensors, one subclass of tensors within another, and GRU
+#: cells, for which PyTorch has kernels of its own per device.
+LACKING = [
+    *(name for name in BY_NAME if name.startswith("adj_t ")),
+    "AdjacencyTap sparse",
+    "sorted EdgeIndex",
+    "GatedGraph",
+]
+#: One of each kind, on which more is tried than on all the others.
 LAYERS = [
     "GCN",
     "GINE",
@@ -61,6 +72,27 @@ def test_fit_and_explain(name: str) -> None:
         return bare + list(explainer.explain_all(held_out, allow_infeasible=True))
 
     assert_same(*on_both(run))
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in LAYERS + LACKING])
+def test_every_other_layer(name: str) -> None:
+    case = BY_NAME[name]
+
+    def run(device: torch.device) -> list[Any]:
+        explainer = GraphMask(moved(case.model(), device), recipe=Recipe(steps=4))
+        explainer.fit(case.loader(1, 2), progress=False)
+        return list(explainer.explain_all([case.one(case.graphs(1)[0])], allow_infeasible=True))
+
+    assert_same(*on_both(run))
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_what_is_left_out_fails_without_this_library(name: str) -> None:
+    case = BY_NAME[name]
+    model, (batch,) = case.model(), case.loader(1, 1)
+    default_forward(model, batch)
+    with pytest.raises((RuntimeError, ValueError)):
+        default_forward(moved(model, DEVICE), placed(batch, DEVICE))
 
 
 @pytest.mark.parametrize("name", ["sage", "gat", "hgt"])

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from graphmask import devices
 from graphmask.errors import GraphMaskError
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.sites import Site
@@ -93,10 +94,12 @@ def masked(model: nn.Module, explanation: Explained) -> Iterator[nn.Module]:
         with graphmask.masked(model, explanation):
             output = model(data.x, data.edge_index)     # == explanation.masked
 
-    The model is used in evaluation mode, and is left exactly as it was found.
+    The model is used in evaluation mode, and is left exactly as it was found. An explanation that was read from a file
+    is on the CPU; a copy on the model's device is used.
     """
     given, model = model, compiled.original(model)
     check_model(model)
+    explanation = devices.placed(explanation, devices.device_of(model))
     names = {name or "model" for name, _ in model.named_modules()}
     for site in explanation.structure:
         if site.module not in names:
