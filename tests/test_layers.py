@@ -35,6 +35,7 @@ LAYERS = (
     "gates",
     "fitting",
     "explained_features",
+    "explanation_contents",
     "explanation",
     "hetero_explanation",
     "labels",

@@ -7,6 +7,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from graphmask import Explanation, GraphMask, GraphMaskError, files, load
+from graphmask import Explanation, GraphMask, GraphMaskError, files, load, masked
+from graphmask.graphs.batches import default_forward
+from graphmask.graphs.sites import Site
 from reference import toy
 from reference.trap import Trap
 
@@ -273,6 +276,53 @@ def test_numbers_of_nodes_that_no_graph_has(fitted: GraphMask, tmp_path: Path, c
         Explanation.load(tmp_path / "x")
 
 
+SITE = {"name": "a", "module": "rgcn", "calls": [0], "reverse": False}
+#: What is said or held instead, under a hash that is right again.
+OTHERWISE: dict[str, tuple[dict[str, object], dict[str, torch.Tensor]]] = {
+    "an edge to a node that is not there": ({}, {"edge_index": torch.tensor([[0, 1], [1, 2**31]])}),
+    "an edge from a node below 0": ({}, {"edge_index": torch.tensor([[0, -1], [1, 1]])}),
+    "ends that are no integers": ({}, {"edge_index": torch.tensor([[0.0, 1.0], [1.0, 0.0]])}),
+    "flags that are numbers": ({}, {"kept": torch.ones(1, 2)}),
+    "scores that are flags": ({}, {"scores": torch.ones(1, 2, dtype=torch.bool)}),
+    "outputs that are flags": ({}, {"original": torch.ones(1, 2, dtype=torch.bool)}),
+    "outputs of two shapes": ({}, {"masked": torch.ones(2, 2)}),
+    "a tensor that none has": ({}, {"another": torch.ones(1)}),
+    "notes in a list": ({"info": []}, {}),
+    "a reason that is no text": ({"info": {"graphmask.unrepaired": ["x"]}}, {}),
+    "modules that are no texts": ({"info": {"graphmask.unseen": [1]}}, {}),
+    "nodes asked about that are not there": ({"info": {"graphmask.asked": [3]}}, {}),
+    "rows asked about that are not there": ({"index": [-1]}, {}),
+    "a method that is no text": ({"method": 5}, {}),
+    "a direction that is none": ({"structure": [{**SITE, "reverse": {}}]}, {}),
+}
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_explanations_that_say_what_cannot_be(what: str, tmp_path: Path) -> None:
+    """Refused where they are read, and not by whoever looks at one of their edges later."""
+    flags = torch.ones(1, 2, dtype=torch.bool)
+    Explanation(
+        edge_index=torch.tensor([[0, 1], [1, 2]]),
+        kept=flags,
+        scores=flags.float(),
+        carried=flags,
+        original=torch.zeros(1, 2),
+        masked=torch.zeros(1, 2),
+        divergence=0.0,
+        flips=0.0,
+        tolerance=0.1,
+        structure=(Site("a", "rgcn", (0,)),),
+        baselines=(torch.zeros(2),),
+        num_nodes=3,
+    ).save(tmp_path / "x")
+    assert Explanation.load(tmp_path / "x").num_nodes == 3
+    tensors, description = files.read(tmp_path / "x", "explanation")
+    said, held = OTHERWISE[what]
+    files.write(tmp_path / "x", "explanation", tensors | held, description | said)
+    with pytest.raises(GraphMaskError, match=r"GraphMask explanation at .*x, found contents that do not fit"):
+        Explanation.load(tmp_path / "x")
+
+
 def test_many_nodes_without_an_edge_are_not_drawn(fitted: GraphMask, tmp_path: Path) -> None:
     fitted.explain(toy.graph(1), allow_infeasible=True).save(tmp_path / "x")
     tensors, description = files.read(tmp_path / "x", "explanation")
@@ -281,6 +331,24 @@ def test_many_nodes_without_an_edge_are_not_drawn(fitted: GraphMask, tmp_path: P
     for draw in (lambda: read.to_html(tmp_path / "page.html"), read._repr_html_):
         with pytest.raises(GraphMaskError, match="Expected at most 100,000 nodes to draw beside"):
             draw()
+    with pytest.raises(GraphMaskError, match="Expected at most 10,000,000 nodes for networkx"):
+        read.to_networkx()
+    assert read.paths(10**11) == []
+    first = replace(read, num_nodes=int(read.edge_index.max()) + 1)
+    assert all(read.paths(node) == first.paths(node) for node in range(first.num_nodes))
+
+
+def test_an_explanation_of_another_model_masks_none(fitted: GraphMask) -> None:
+    graph = toy.graph(1)
+    made = fitted.explain(graph, allow_infeasible=True, repair=False)
+    site = made.structure[0]
+    others = {
+        "a baseline of": replace(made, baselines=tuple(b.new_zeros(b.numel() + 1) for b in made.baselines)),
+        "a site for call": replace(made, structure=(replace(site, calls=(7,)), *made.structure[1:])),
+    }
+    for told, other in others.items():
+        with pytest.raises(GraphMaskError, match=f"Expected {told}"), masked(fitted.model, other):
+            default_forward(fitted.model, graph)
 
 
 def test_truncated_explainer(fitted: GraphMask, tmp_path: Path) -> None:

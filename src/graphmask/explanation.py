@@ -13,6 +13,7 @@ from torch import Tensor
 from graphmask import files, hooks
 from graphmask.errors import GraphMaskError
 from graphmask.explained_features import Features
+from graphmask.explanation_contents import UNREPAIRED, UNSEEN, check_ends, check_tensors, check_values
 from graphmask.graphs import retained_paths
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.retained_paths import Hop
@@ -27,12 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-#: The key of ``info`` under which an explanation says why it could not be repaired, so that files and stores keep it.
-UNREPAIRED = "graphmask.unrepaired"
-#: The modules that can mix nodes by other ways than messages.
-UNSEEN = "graphmask.unseen"
-#: And the nodes that `index` asked about, where rows of the output are nodes or pairs of them.
-ASKED = "graphmask.asked"
+#: networkx makes an object of every node.
+NETWORKX_NODES_AT_MOST = 10_000_000
 
 
 def certificate(
@@ -182,7 +179,7 @@ class Explanation(Retained):
         """
         if not 0 <= target < max(self.num_nodes, 1):
             raise GraphMaskError(f"Expected a node from 0 to {self.num_nodes - 1}, got {target}.")
-        index = retained_paths.incoming(self.edge_index, self.kept, self.structure, self.num_nodes, [target])
+        index = retained_paths.incoming(self.edge_index, self.kept, self.structure, [target])
         return retained_paths.ending_in(target, index, self.structure, limit=limit, persist=persist)
 
     def _ends(self, site: int, edge: int) -> tuple[int, int]:
@@ -222,6 +219,11 @@ class Explanation(Retained):
         """One edge per input edge, keyed by its position, with ``kept`` and ``scores`` by site name."""
         import networkx
 
+        if self.num_nodes > NETWORKX_NODES_AT_MOST:
+            raise GraphMaskError(
+                f"Expected at most {NETWORKX_NODES_AT_MOST:,} nodes for networkx, which makes an object of each, got "
+                f"{self.num_nodes:,}. Leave out those that have no edge."
+            )
         graph = networkx.MultiDiGraph()
         graph.add_nodes_from(range(self.num_nodes))
         for edge, (source, target) in enumerate(self.edge_index.t().tolist()):
@@ -312,22 +314,14 @@ class Explanation(Retained):
             baselines = tuple(tensors.pop(f"baseline.{site}") for site in range(len(structure)))
             values["index"] = None if values.get("index") is None else tuple(values["index"])
             values["features"] = Features.from_tensors(values.get("features"), tensors)
-            _check_shapes(tensors, len(structure))
+            check_tensors(tensors, len(structure))
             values["num_nodes"], values["reopened"] = (operator.index(values[key]) for key in ("num_nodes", "reopened"))
             if not 0 <= values["num_nodes"] < 1 << 53:
                 raise ValueError(f"{values['num_nodes']:.3g} nodes")
+            check_ends(tensors["edge_index"], values["num_nodes"])
             for key in ("divergence", "flips", "tolerance"):  # anything but a number is refused here
                 values[key] = 1.0 * values[key]
             return build(**{**values, **tensors}, structure=structure, baselines=baselines)
-
-
-def _check_shapes(tensors: dict[str, Tensor], sites: int) -> None:
-    edges = tensors["edge_index"].shape[1]
-    expected = {"edge_index": (2, edges), "edge_type": (edges,)}
-    expected |= dict.fromkeys(("kept", "scores", "carried", "counterfactual"), (sites, edges))
-    wrong = [name for name, shape in expected.items() if name in tensors and tensors[name].shape != shape]
-    if wrong:
-        raise TypeError(f"{wrong[0]} of shape {tuple(tensors[wrong[0]].shape)}, not {expected[wrong[0]]}")
 
 
 _TENSORS = ("edge_index", "kept", "scores", "carried", "original", "masked", "edge_type", "counterfactual")
@@ -336,8 +330,9 @@ _VALUES = ("divergence", "flips", "tolerance", "num_nodes", "reopened", "method"
 
 def build(**values: Any) -> Explanation:
     """An explanation from what a file or a store holds of it: see `Explanation.info_on_file`."""
+    check_values(values)
     for key, kind in hooks.kinds.items():
-        if key in values.get("info", {}):
+        if key in values["info"]:
             return kind()(**values)
     return Explanation(**values)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -240,8 +241,15 @@ def read(*, info: dict[str, Any], **values: Any) -> HeteroExplanation:
     """From what a file or a store holds of it."""
     types = info[NOTES]
     kinds = tuple((a, r, b) for a, r, b in types["edge_types"])
+    counts, numbers = types["num_nodes"], values["edge_type"]
+    if not all(isinstance(name, str) for name in (*chain.from_iterable(kinds), *counts)):
+        raise TypeError("names of types that are no texts")
+    if not all(type(count) is int and count >= 0 for count in counts.values()):
+        raise TypeError("numbers of nodes of other types")
+    if sum(counts.values()) != values["num_nodes"] or bool(((numbers < 0) | (numbers >= len(kinds))).any()):
+        raise ValueError("nodes or edges of types that are not there")
     own = {key: value for key, value in info.items() if key != NOTES}
-    return HeteroExplanation(**values, info=own, num_nodes_dict=types["num_nodes"], edge_types=kinds)
+    return HeteroExplanation(**values, info=own, num_nodes_dict=counts, edge_types=kinds)
 
 
 def _kinds(sites: Sequence[Site]) -> str:

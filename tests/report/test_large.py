@@ -16,7 +16,8 @@ from torch_geometric.nn import GCNConv
 
 from graphmask import GraphMask
 from graphmask.experiments.bench.pages import measure, random_explanation
-from graphmask.explanation import ASKED, Explanation
+from graphmask.explanation import Explanation
+from graphmask.explanation_contents import ASKED
 from graphmask.report.build import PATHS_IN_ALL, example
 from reference.hasty import HASTY
 

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from graphmask import GraphMaskError
-from graphmask.explanation import ASKED, Explanation
+from graphmask.explanation import Explanation
+from graphmask.explanation_contents import ASKED
 from graphmask.fitting.calibration import Verdict
 from graphmask.fitting.history import Epoch, History
 from graphmask.fitting.progress import epochs_of, standing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 import torch
 from torch import Tensor, nn
@@ -237,6 +239,34 @@ def test_a_description_that_does_not_fit(whole: Path, tmp_path: Path) -> None:
         (copy / "store.json").write_text(json.dumps({**description, key: value}))
         with pytest.raises(GraphMaskError, match="contents that do not fit"):
             store.open(copy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value", "told"),
+    [
+        ("edges", "source", -1, "edges of nodes that are not there"),
+        ("edges", "target", 2**31 - 1, "edges of nodes that are not there"),
+        ("graphs", "metadata", "[]", "no attribute"),
+        ("graphs", "metadata", '{"graphmask.unseen": 5}', "must be an iterable"),
+        ("graphs", "metadata", '{"graphmask.asked": [1000]}', "rows or nodes that are not there"),
+    ],
+)
+def test_contents_that_cannot_be_under_a_right_hash(
+    kind: str, column: str, value: Any, told: str, whole: Path, tmp_path: Path
+) -> None:
+    copy = copied(whole, tmp_path)
+    path, manifest = copy / f"{kind}-000000.parquet", copy / "shard-000000.json"
+    table = pyarrow.parquet.read_table(path)
+    values = [value, *table[column].to_pylist()[1:]]
+    at = table.column_names.index(column)
+    table = table.set_column(at, table.field(at), pyarrow.array(values, table.field(at).type))
+    pyarrow.parquet.write_table(table, path)
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    piece = json.loads(manifest.read_text())
+    piece[kind] |= {"bytes": path.stat().st_size, "hash": digest}
+    manifest.write_text(json.dumps(piece))
+    with pytest.raises(GraphMaskError, match=rf"-000000\.parquet, found contents that do not fit.*{told}"):
+        store.open(copy)[0]
 
 
 @pytest.mark.parametrize("name", ["edge_index", "edge_type", "output"])

@@ -14,7 +14,8 @@ from graphmask.explained_features import Features
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.pieces import Alike
 from graphmask.explaining.repairing import Repaired
-from graphmask.explanation import ASKED, UNREPAIRED, UNSEEN, Explanation, build_all
+from graphmask.explanation import Explanation, build_all
+from graphmask.explanation_contents import ASKED, UNREPAIRED, UNSEEN
 from graphmask.graphs import batches
 from graphmask.graphs.edges import EdgeMap
 from graphmask.hetero_explanation import HeteroExplanation, nodes_by_type, notes

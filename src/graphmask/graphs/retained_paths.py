@@ -47,24 +47,27 @@ def passed_on(edge_index: Tensor, values: Tensor, structure: Sequence[Site], rea
 
 
 def reaching(
-    edge_index: Tensor, kept: Tensor, structure: Sequence[Site], nodes: int, targets: Sequence[int] | None = None
+    edge_index: Tensor, kept: Tensor, structure: Sequence[Site], targets: Sequence[int] | None = None
 ) -> Tensor:
     """bool [L, E]: kept messages from which kept messages lead to one of the nodes ``targets``; by default, all."""
     if targets is None:
         return kept
-    highest = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    read = torch.zeros(max(nodes, highest, 1 + max(targets, default=-1)), dtype=torch.bool, device=kept.device)
-    read[list(targets)] = True
-    return passed_on(edge_index, kept.float(), structure, read) > 0
+    asked = edge_index.new_tensor(list(targets))
+    # Numbered anew, because there may be any number of nodes without an edge.
+    nodes, numbers = torch.cat([edge_index.flatten(), asked]).unique(return_inverse=True)
+    read = torch.zeros(len(nodes), dtype=torch.bool, device=kept.device)
+    read[numbers[edge_index.numel() :]] = True
+    ends = numbers[: edge_index.numel()].view_as(edge_index)
+    return passed_on(ends, kept.float(), structure, read) > 0
 
 
 def incoming(
-    edge_index: Tensor, kept: Tensor, structure: Sequence[Site], nodes: int, targets: Sequence[int] | None = None
+    edge_index: Tensor, kept: Tensor, structure: Sequence[Site], targets: Sequence[int] | None = None
 ) -> Incoming:
     """Index the kept messages once; with ``targets``, only those from which one of these nodes can be reached."""
     layers = layers_of(structure)
     index: Incoming = {}
-    for site, messages in enumerate(reaching(edge_index, kept, structure, nodes, targets)):
+    for site, messages in enumerate(reaching(edge_index, kept, structure, targets)):
         edges = messages.nonzero().view(-1)
         ends = edge_index[:, edges].flip(0) if structure[site].reverse else edge_index[:, edges]
         for edge, source, target in zip(edges.tolist(), *ends.tolist(), strict=True):

@@ -106,6 +106,8 @@ class Site:
         names = (value["name"], value["module"], value.get("layer", ""), value.get("heads", ""), value.get("kind", ""))
         if not all(isinstance(name, str) for name in (*names, *(name for kinds in types for k in kinds for name in k))):
             raise TypeError(f"expected names of a site, found {names!r:.80}")
+        if type(value["reverse"]) is not bool:
+            raise TypeError(f"expected the direction of a site, found {value['reverse']!r:.80}")
         return cls(
             value["name"],
             value["module"],

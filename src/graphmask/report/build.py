@@ -153,9 +153,7 @@ def _grid(explanation: Explanation) -> Tensor | None:
 
 def _paths(explanation: Explanation, made: Example) -> dict[int, list[list[tuple[int, int]]]]:
     """Retained paths by the node in which they end: of what was asked about first, and no more than a page can hold."""
-    index = retained_paths.incoming(
-        explanation.edge_index, explanation.kept, explanation.structure, explanation.num_nodes
-    )
+    index = retained_paths.incoming(explanation.edge_index, explanation.kept, explanation.structure)
     # A question may have hundreds of nodes that are not drawn: paths to those would be most of the page.
     nodes = (
         range(made.num_nodes) if made.question is None else question_drawing.choose(made.question, made.messages())[0]

@@ -37,7 +37,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import ASKED, Explanation, rows_in_words
+from graphmask.explanation import Explanation, rows_in_words
+from graphmask.explanation_contents import ASKED
 from graphmask.hetero_explanation import TYPE_NAMES, HeteroExplanation
 from graphmask.report import question as questions
 from graphmask.report.sentence import Role

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from graphmask.devices import back, double
 from graphmask.errors import GraphMaskError
-from graphmask.explanation import ASKED, Explanation
+from graphmask.explanation import Explanation
+from graphmask.explanation_contents import ASKED
 from graphmask.graphs.retained_paths import reaching
 from graphmask.hetero_explanation import HeteroExplanation
 
@@ -71,9 +72,8 @@ def of(explanation: Explanation, *, all_up_to: int, at_most: int, others: int = 
     score, asked = _best(explanation), asked_nodes(explanation)
     rank = double(kept) + double(score).clamp(0, 1)
     if asked:
-        rank += 2 * reaching(explanation.edge_index, explanation.kept, explanation.structure, nodes, asked).any(0).to(
-            rank.device
-        )
+        leading = reaching(explanation.edge_index, explanation.kept, explanation.structure, asked)
+        rank += 2 * leading.any(0).to(rank.device)
     drawn = back(rank.argsort(descending=True, stable=True)[: min(count, at_most)], score.device)
     best = score.argsort(descending=True, stable=True)[:others]
     edges = torch.cat([drawn, best]).unique()

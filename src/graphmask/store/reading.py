@@ -17,6 +17,7 @@ from torch import Tensor
 from graphmask import files as storage
 from graphmask.errors import GraphMaskError
 from graphmask.explanation import Explanation, build
+from graphmask.explanation_contents import check_ends
 from graphmask.graphs.layout import Types
 from graphmask.graphs.sites import Site
 from graphmask.store import columns, files, order, safety
@@ -191,15 +192,18 @@ class Store:
         sizes = np.diff(self.rows_of(at)[start : stop + 1]).tolist()
         column = self.edge_columns(at, start, stop)
         graphs = self.rows(at, "graphs", start, stop)
+        nodes = graphs["num_nodes"].to_numpy()
         graphs = graphs if only is None else graphs.take(only)
         with storage.understood(shard.graphs, "store"):
             index, kind, output = (dtype_of(shard.dtypes[name]) for name in ("edge_index", "edge_type", "output"))
-            ends = torch.stack([column.pop("source"), column.pop("target")]).to(index).split(sizes, 1)
+            both = torch.stack([column.pop("source"), column.pop("target")])
+            check_ends(both, torch.from_numpy(np.repeat(nodes, sizes)))
+            ends = both.to(index).split(sizes, 1)
             parts = {name: values.split(sizes) for name, values in column.items()}
             rows, texts = graphs.drop_columns(list(_DERIVED)).to_pylist(), graphs["metadata"]
             lengths = [prod(row["shape"]) for row in rows]
             outputs = [_values(graphs[name]).to(output).split(lengths) for name in ("original", "masked")]
-        del graphs, column
+        del graphs, column, both
         for position, (number, row) in enumerate(zip(only or range(stop - start), rows, strict=True)):
             with storage.understood(shard.graphs, "store"):
                 count, shape = row.pop("num_edges"), row.pop("shape")

@@ -78,7 +78,13 @@ class Locator:
                 )
             if matched.types is not None and (module, 0) in self.carries:
                 return self.site_of[module, self._call_of_types(module, frozenset(matched.types))]
-            return self.site_of[module, call % self.period[module]]
+            expected = (module, call % self.period[module])
+            if expected not in self.site_of:
+                raise GraphMaskError(
+                    f"Expected a site for call {expected[1]} of module {module!r}, got sites of its other calls only. "
+                    "Use what was made with this model."
+                )
+            return self.site_of[expected]
         return self._discover(module, call, matched, reverse != matched.flipped)
 
     def below(self, name: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import is_sparse
 
+from graphmask.errors import GraphMaskError
 from graphmask.ops import fused
 from graphmask.ops.kernels import ALL, blend
 from graphmask.tapping.attention import Attended
@@ -110,6 +112,12 @@ class Mask:
 
 def replace(messages: Messages, gate: Tensor, baseline: Tensor, rows: slice = ALL) -> Tensor:
     r"""Equation 3 of the paper, :math:`z m + (1 - z) b`; exactly ``m`` where z = 1 and exactly ``b`` where z = 0."""
+    width = prod(size for dim, size in enumerate(messages.value.shape) if dim != messages.edge_dim)
+    if baseline.shape[-1] != width:
+        raise GraphMaskError(
+            f"Expected a baseline of {width} numbers, as messages here have, got one of {baseline.shape[-1]}. Use what "
+            "was made with this model."
+        )
     baseline = baseline.to(messages.value.dtype)
     overwrite = messages.fresh and not torch.is_grad_enabled()
     if overwrite and messages.edge_dim == 0 and fused.overwrite(messages.value, gate, baseline):

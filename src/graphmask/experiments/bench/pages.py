@@ -14,7 +14,8 @@ import torch
 
 from graphmask.bars import steps
 from graphmask.experiments.runner import one_thread
-from graphmask.explanation import ASKED, Explanation
+from graphmask.explanation import Explanation
+from graphmask.explanation_contents import ASKED
 from graphmask.graphs.sites import Site
 
 SMALLEST, LAYERS, EDGES_PER_NODE, KEPT = 1000, 2, 4, 0.3
