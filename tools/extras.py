@@ -97,7 +97,7 @@ def row(folder: Path, base: Path, copy: Path, name: str) -> None:
     if not name:
         run(str(here / "bin/graphmask"), "demo", cwd=here)
     tests = [f"tests/{test}" for test in PARTS[name]]
-    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=copy)
+    run(python, "-m", "pytest", "-p", "no:cacheprovider", *tests, cwd=copy)
 
 
 def main(names: Sequence[str]) -> int:

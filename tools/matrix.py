@@ -159,7 +159,7 @@ def check(run: Run, root: Path, python: str, pytest: Sequence[str]) -> None:
     run(["sh", "-c", f'cd / && {python} -c "{VERSIONS}" && {python} -m graphmask --version'])
     run(["sh", "-c", f"cd {place} && {python} -m graphmask demo --out demo"])
     asked = " ".join(pytest) or '-m "not slow"'
-    run(["sh", "-c", f"cd {place} && {python} -m pytest -q -p no:cacheprovider {asked}"])
+    run(["sh", "-c", f"cd {place} && {python} -m pytest -p no:cacheprovider {asked}"])
 
 
 #: Of these, the oldest that pyproject.toml allows are installed beside the oldest torch.

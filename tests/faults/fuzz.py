@@ -31,7 +31,7 @@ import torch
 from torch_geometric.data import Data
 
 import graphmask
-from graphmask import Explanation, GraphMask, GraphMaskError, files, store
+from graphmask import Explanation, GraphMask, GraphMaskError, files, masked, store
 from graphmask.experiments import folder as folders
 from graphmask.experiments.bench import kills as stores
 from graphmask.experiments.qa import redocred, wikihop
@@ -226,11 +226,19 @@ class Fuzz:
         if kind == "explainer":
             graphmask.load(path, self.model).explain(CASE.graphs(1)[0], allow_infeasible=True)
         elif kind == "explanation":
-            read = Explanation.load(path)
-            read.to_html(self.folder / "x.html")
-            read._repr_html_()
+            self.use(Explanation.load(path))
         else:
             GraphMask(self.model, recipe=Recipe(steps=4)).fit(CASE.loader(2, 2), progress=False, checkpoint=path)
+
+    def use(self, read: Explanation) -> None:
+        """All that people do with an explanation which they were given."""
+        read.to_html(self.folder / "x.html")
+        for use in (Explanation.to_pyg, Explanation.to_networkx, Explanation.to_polars, Explanation._repr_html_, repr):
+            use(read)
+        if read.num_nodes:
+            read.paths(0)
+        with masked(self.model, read), torch.no_grad():
+            batches.default_forward(self.model, CASE.graphs(1)[0])
 
     def bytes_of(self, dice: random.Random, kind: str) -> None:
         path = self.folder / f"mutated-{kind}"
