@@ -37,7 +37,6 @@ from graphmask.store import identity
 from graphmask.tapping import gradients
 from graphmask.tapping.features import FeatureTap, check_kind
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import restored
 from graphmask.tapping.weights import Weights
 from graphmask.team import ALONE, Team, WorkerLost
 
@@ -162,7 +161,7 @@ class GraphMask(Method):
         accumulate: int,
         team: Team,
     ) -> History:
-        with restored(self.model):  # also for the scan: a shuffling loader draws from the user's random state
+        with self.subject.frozen():  # also for the scan: a shuffling loader draws from the user's random state
             loader = graphs_of(loader, self.forward)
             validation = None if validation is None else graphs_of(validation, self.forward)
             count = batches.scan(loader, "the loader")
@@ -179,7 +178,6 @@ class GraphMask(Method):
             again = Repeatable(loader, self.seed)
             parts = [data for data in (validation, split_off) if data is not None]
             held_out = [Repeatable(self.subject.take_all(data), self.seed) for data in parts]
-            self.subject.freeze()
             training = self.begin(loader, epochs, count, team, accumulate)
             if path is not None:
                 checkpoint.resume(training, path)

@@ -50,7 +50,7 @@ class Top(NamedTuple):
         return torch.cat(parts if self.gamma is None else (self.gamma, *parts))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rows:
     """One part of a gate's input: of each edge, row ``index * stride + offset`` of ``table``, scaled by ``weight``."""
 
@@ -106,7 +106,7 @@ def tables(rows: Sequence[Rows]) -> list[Tensor]:
 
 def _array(value: Tensor) -> np.ndarray:
     """What C reads: the memory of a tensor, or of a copy where it is not contiguous."""
-    return value.contiguous().numpy(force=True)
+    return value.detach().contiguous().numpy()
 
 
 def _room(value: Tensor | None) -> np.ndarray | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,12 +17,12 @@ from graphmask.tapping.contents import Contents
 
 
 @contextmanager
-def restored(model: nn.Module) -> Iterator[None]:
+def restored(model: nn.Module) -> Iterator[list[nn.Module]]:
     """Restore attributes, modes, buffers, ``requires_grad``, ``grad`` and all random states on the way out.
 
     Layers write to themselves while they run (cached normalisations, ``fuse``, running statistics, notes in lists),
     so every module's ``__dict__`` and what can change in it is remembered, not only what this library means to change.
-    Inside, compiled parts run as they are written.
+    Inside, compiled parts run as they are written. What it gives are all modules.
     """
     modules = modules_of(model)
     contents = Contents([module.__dict__ for module in modules])
@@ -30,7 +30,7 @@ def restored(model: nn.Module) -> Iterator[None]:
     python_state, numpy_state = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002 - the model's own
     try:
         with forked(*{p.device for p, _, _ in parameters}), compiled.eager(modules):
-            yield
+            yield modules
     finally:
         random.setstate(python_state)
         _set_numpy_state(numpy_state)
@@ -89,13 +89,16 @@ def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     return [p for module in modules for p in module._parameters.values() if p is not None]
 
 
-def freeze(model: nn.Module, *, training: bool) -> None:
-    """Parameters fixed; ``training`` keeps dropout on, statistics that layers track stay frozen either way."""
-    modules = modules_of(model)
+def freeze(model: nn.Module, *, training: bool, modules: Sequence[nn.Module] | None = None) -> None:
+    """Parameters fixed; ``training`` keeps dropout on, statistics that layers track stay frozen either way.
+
+    ``modules`` are all of the model's, where they are known.
+    """
+    modules = modules_of(model) if modules is None else modules
     for parameter in parameters_of(modules):
         if parameter.requires_grad:
             parameter.requires_grad_(False)
-    if training or any(module.training for module in modules):
+    if training or any([module.training for module in modules]):
         model.train(training)
     if training:
         for module in modules:
