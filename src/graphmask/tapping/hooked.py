@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch_geometric.backend
@@ -78,6 +79,9 @@ class Hooked:
     def set(self) -> None:
         self.handles.append(self.model.register_forward_pre_hook(self._restart))
         for name, module in named_modules_of(self.model):
+            kind: Any = type(module)
+            if not _is_of_interest(kind):
+                continue
             name = name or "model"
             self.along_edges |= isinstance(module, ALONG_EDGES)
             if isinstance(module, MessagePassing):
@@ -124,6 +128,11 @@ class Hooked:
         self.borrowed.clear()
         switch_back(self.switched)
         self.switched.clear()
+
+
+@lru_cache(maxsize=256)
+def _is_of_interest(kind: Any) -> bool:
+    return issubclass(kind, (*ALONG_EDGES, *POOLS))
 
 
 @contextmanager
