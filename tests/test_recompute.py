@@ -60,6 +60,13 @@ def graph(nodes: int = 15, edges: int = 70) -> Data:
 def gradients(model: Net, data: Data, *, recompute: bool) -> list[Tensor]:
     """Of a step's masked output, by every parameter of gates and baselines."""
     subject = Subject(model)
+
+    def check_nobody_is_told() -> None:
+        assert subject.hooks.known is not None
+        assert subject.hooks.known.tap is None
+        assert not any("forward" in vars(module) for module in model.modules())
+        assert len(model.first._forward_pre_hooks) == 1  # which stays for the next tap
+
     with subject.frozen(training=True):
         torch.manual_seed(2)
         probe, _ = Probe.discover(subject, data, 8, 0)
@@ -67,10 +74,11 @@ def gradients(model: Net, data: Data, *, recompute: bool) -> list[Tensor]:
         torch.manual_seed(3)
         passes = Passes(probe, subject, recompute=recompute)
         _, masked, _ = passes.both(data, lambda location, _: location.sigmoid())
-        assert not any(module._forward_pre_hooks or "forward" in vars(module) for module in model.modules())
+        check_nobody_is_told()
         (masked * torch.arange(masked.numel()).view_as(masked)).sum().backward()
-        assert not any(module._forward_pre_hooks or "forward" in vars(module) for module in model.modules())
+        check_nobody_is_told()
         found = [p.grad for p in probe.parameters() if p.grad is not None]
+    assert not any(module._forward_pre_hooks for module in model.modules())
     assert len(found) > 10
     return found
 

@@ -16,9 +16,17 @@ from torch import Tensor, nn
 
 def device_of(model: nn.Module) -> torch.device | None:
     """The device of the model's first parameter or buffer, where its inputs must be; None if it has none."""
-    for tensors in (model.parameters(), model.buffers()):
-        for tensor in tensors:
-            return tensor.device
+    for kind in ("_parameters", "_buffers"):
+        waiting, seen = [model], set()
+        while waiting:  # in the order of ``model.modules()``, whose nested generators small models notice
+            module = waiting.pop()
+            if module in seen:
+                continue
+            seen.add(module)
+            for tensor in getattr(module, kind).values():
+                if tensor is not None:
+                    return tensor.device
+            waiting += [inner for inner in reversed(module._modules.values()) if inner is not None]
     return None
 
 

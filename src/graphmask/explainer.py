@@ -36,7 +36,6 @@ from graphmask.store import identity
 from graphmask.tapping import gradients
 from graphmask.tapping.features import FeatureTap, check_kind
 from graphmask.tapping.messages import Messages
-from graphmask.tapping.restore import restored
 from graphmask.tapping.weights import Weights
 from graphmask.team import ALONE, Team, WorkerLost
 
@@ -161,7 +160,7 @@ class GraphMask(Method):
         accumulate: int,
         team: Team,
     ) -> History:
-        with restored(self.model):  # also for the scan: a shuffling loader draws from the user's random state
+        with self.subject.frozen():  # also for the scan: a shuffling loader draws from the user's random state
             loader = graphs_of(loader, self.forward)
             validation = None if validation is None else graphs_of(validation, self.forward)
             count = batches.scan(loader, "the loader")
@@ -178,7 +177,6 @@ class GraphMask(Method):
             again = Repeatable(loader, self.seed)
             parts = [data for data in (validation, split_off) if data is not None]
             held_out = [Repeatable(self.subject.take_all(data), self.seed) for data in parts]
-            self.subject.freeze()
             training = self.begin(loader, epochs, count, team, accumulate)
             if path is not None:
                 checkpoint.resume(training, path)
@@ -306,7 +304,7 @@ class GraphMask(Method):
         """Keep open gates; their locations were computed from the original run."""
         assert self.probe is not None
         locations = case.trace.values
-        if not bool((locations < torch.inf).all()):
+        if locations.numel() and not float(locations.max()) < torch.inf:
             sound = all(bool(torch.isfinite(weight).all()) for weight in self.probe.parameters())
             why = "messages here are too large; scale the inputs" if sound else "their weights are not; fit again"
             raise GraphMaskError(f"Expected finite numbers from the gates, got NaN or infinity: {why}.")

@@ -227,14 +227,14 @@ class Case:
     # Outputs by graph --------------------------------------------------------------------------------------
 
     def per_graph(self, per_row: Tensor) -> Tensor:
-        """[G] means over the output rows of each graph, summed in float64: a graph may have many rows."""
+        """[G] or [G, n] means over the output rows of each graph, summed in float64: a graph may have many rows."""
         split = self.split
         if split.row_each:
             return per_row
-        counts = torch.bincount(split.row_graph, minlength=split.count).clamp_min(1)
         values = double(per_row)
-        graph, counts = split.row_graph.to(values.device), counts.to(values.device)
-        means = values.new_zeros(split.count).index_add(0, graph, values) / counts
+        graph, counts = split.row_graph.to(values.device), split.rows_of_each.to(values.device)
+        sums = values.new_zeros(split.count, *values.shape[1:]).index_add_(0, graph, values)
+        means = sums / (counts if sums.dim() == 1 else counts[:, None])
         return back(means, per_row.device).to(per_row.dtype)
 
     def distance(self, output: Tensor) -> Tensor:
@@ -244,6 +244,13 @@ class Case:
     def flips(self, output: Tensor) -> Tensor:
         """[G] share of output rows whose prediction changed."""
         return self.per_graph(self.divergence.flips(self.trace.output, output).float())
+
+    def distance_and_flips(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """[G] both at once."""
+        distance = self.divergence(self.trace.output, output)
+        flips = self.divergence.flips(self.trace.output, output).float()
+        means = self.per_graph(torch.stack([distance, flips], 1))
+        return means[:, 0].to(distance.dtype), means[:, 1].float()
 
 
 def with_features(split: Split, batch: Any, edge_map: EdgeMap) -> Split:

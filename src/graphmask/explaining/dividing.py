@@ -34,7 +34,7 @@ def divide(
     Sentences of one length have the same pairs, which are stored once, also across batches that share ``alike``.
     """
     trace, split, masked = case.trace, case.split, repaired.masked
-    divergence, flips = case.distance(masked).clamp_min(0), case.flips(masked)  # rounding may leave -1e-11
+    divergence, flips = case.distance_and_flips(masked)
     types, asked, edge_type = case.subject.types, case.subject.rows, _edge_type(case)
     info = _info(case, repaired)
     local = split.within(trace.edge_index)
@@ -55,7 +55,7 @@ def divide(
         "edge_type": repeat(None) if edge_type is None else map(known, edges(edge_type, 0)),
         "original": rows(trace.output, 0),
         "masked": rows(masked, 0),
-        "divergence": divergence.tolist(),
+        "divergence": divergence.clamp_min(0).tolist(),  # rounding may leave -1e-11
         "flips": flips.tolist(),
         "reopened": repaired.reopened.tolist(),
         "baselines": zip(*(b if b.dim() > 1 else repeat(b) for b in baselines), strict=False),

@@ -34,8 +34,8 @@ ONE_BY_ONE, PASSES = 32, 2
 
 def holds(case: Case, output: Tensor) -> Tensor:
     """bool [G]: within tolerance, and the same prediction in every row; as `Explanation` will say."""
-    distance = case.distance(output)
-    return back(double(distance) <= case.tolerance, distance.device) & (case.flips(output) == 0)
+    distance, flips = case.distance_and_flips(output)
+    return back(double(distance) <= case.tolerance, distance.device) & (flips == 0)
 
 
 class Repaired(NamedTuple):

@@ -106,11 +106,12 @@ class Gate(nn.Module):
 
     def forward(self, messages: Messages, rows: slice = ALL) -> Tensor:
         """[E'] calibrated locations of the Hard Concrete gates, in full precision whatever precision the model uses."""
-        kind = self.shift.device.type
+        shift = self.shift
+        kind = shift.device.type
         if not torch.is_autocast_enabled(kind):
-            return self.raw(messages, rows) - self.shift
+            return self.raw(messages, rows) - shift
         with torch.autocast(kind, enabled=False):
-            return self.raw(messages, rows) - self.shift
+            return self.raw(messages, rows) - shift
 
 
 def linear(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter:

@@ -31,7 +31,11 @@ TRAIN_EDGES = 1 << 13
 
 
 def _same(column: Tensor, numbers: Tensor) -> bool:
-    return column.shape == (len(numbers), 1) and column.data_ptr() == numbers.data_ptr()
+    return column.shape == (numbers.shape[0], 1) and column.data_ptr() == numbers.data_ptr()
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one is other or (one.data_ptr() == other.data_ptr() and memory_of(one) == memory_of(other))
 
 
 @dataclass
@@ -56,6 +60,7 @@ class _Folded:
     biases: dict[str, Tensor]
     tables: dict[str, Tensor]
     top: Top  #: what comes after them
+    joined: Tensor | None = None  #: that laid end to end, where it does not change
     stacks: dict[Any, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
 
     def stack(self, parts: list[_Projected]) -> tuple[Tensor, Tensor | None]:
@@ -78,15 +83,20 @@ def _sum(parts: list[Tensor]) -> Tensor:
 
 def _project(parts: list[_Projected], folded: _Folded) -> list[Rows]:
     """Nodes that several parts share are multiplied once; their rows lie side by side in one table."""
-    groups: dict[Any, list[_Projected]] = {}
+    groups: list[list[_Projected]] = []
     for part in parts:
-        groups.setdefault(memory_of(part.nodes), []).append(part)
-    if len(groups) > 1 and len({len(part.nodes) for part in parts}) == 1 and not torch.is_grad_enabled():
-        return _project_aside(list(groups.values()), folded)
+        known = [group for group in groups if _same_memory(group[0].nodes, part.nodes)]
+        if known:
+            known[0].append(part)
+        else:
+            groups.append([part])
+    if len(groups) > 1 and len({part.nodes.shape[0] for part in parts}) == 1 and not torch.is_grad_enabled():
+        return _project_aside(groups, folded)
     rows = []
-    for group in groups.values():
-        table = F.linear(group[0].nodes, *folded.stack(group)).view(len(group[0].nodes) * len(group), -1)
-        rows += [Rows(table, part.index, part.scale, len(group), number) for number, part in enumerate(group)]
+    for group in groups:
+        nodes, count = group[0].nodes, len(group)
+        table = F.linear(nodes, *folded.stack(group)).view(nodes.shape[0] * count, -1)
+        rows += [Rows(table, part.index, part.scale, count, number) for number, part in enumerate(group)]
     return rows
 
 
@@ -139,30 +149,32 @@ class EdgeGate(Gate):
         self._folded: tuple[Any, _Folded] | None = None
         self._standard: tuple[Any, Standard] | None = None
 
-    def _inputs(self, messages: Messages) -> dict[str, Tensor]:
-        """Everything a gate sees, by name, each [N, d] or [E', d]."""
-        seen: dict[str, Tensor | None] = {
-            "source": messages.source_states,
-            "target": messages.target_states,
-            "message": messages.flat().detach(),
-            **{f"feature:{key}": value for key, value in messages.features.items()},
-        }
-        inputs = {}
-        for key, size in self.sizes.items():
-            value = seen.get(key)
-            if value is None or value.shape[1] != size:
-                raise GraphMaskError(
-                    f"Expected {size} {key.removeprefix('feature:')} feature(s) at this site as when it was fitted, "
-                    f"got {'none' if value is None else value.shape[1]}."
-                )
-            inputs[key] = value.to(self.bias.dtype)
-        return inputs
+    def _input(self, messages: Messages, key: str, value: Tensor | None = None) -> Tensor:
+        """What a gate sees under this name, [N, d] or [E', d], or a ``value`` in its place."""
+        if value is not None:
+            pass
+        elif key == "source":
+            value = messages.source_states
+        elif key == "target":
+            value = messages.target_states
+        elif key == "message":
+            value = messages.flat().detach()
+        else:
+            value = messages.features.get(key.removeprefix("feature:"))
+        size = self.sizes[key]
+        if value is None or value.shape[1] != size:
+            raise GraphMaskError(
+                f"Expected {size} {key.removeprefix('feature:')} feature(s) at this site as when it was fitted, "
+                f"got {'none' if value is None else value.shape[1]}."
+            )
+        return value.to(self.bias.dtype)
 
     @torch.no_grad()
     def moments(self, pieces: list[Messages]) -> dict[str, Moments]:
         inputs: dict[str, list[Tensor]] = {key: [] for key in self.sizes}
         for messages in pieces:
-            for key, value in self._inputs(messages).items():
+            for key in self.sizes:
+                value = self._input(messages, key)
                 if value.shape[0] and not (key in ("source", "target") and inputs[key]):
                     inputs[key].append(value)
         return {key: Moments.of(torch.cat(parts)) for key, parts in inputs.items() if parts}
@@ -202,11 +214,13 @@ class EdgeGate(Gate):
         # relu(g x + b) o = relu(sign(g) x + b / |g|) |g| o, and LayerNorm does not see the sign.
         sign = torch.where(self.norm.weight < 0, -1.0, 1.0).to(bias.dtype)
         size = self.norm.weight.abs().clamp_min(1e-12)
+        top = Top(None, self.norm.bias / size, self.out * size, self.out_bias)
         return _Folded(
             {key: weight * sign[:, None] for key, weight in weights.items()},
             {key: constant * sign for key, constant in biases.items()},
             {key: table * sign for key, table in tables.items()},
-            Top(None, self.norm.bias / size, self.out * size, self.out_bias),
+            top,
+            top.joined(),
         )
 
     def next_rows(self, messages: Messages) -> slice:
@@ -220,26 +234,24 @@ class EdgeGate(Gate):
 
     def raw(self, messages: Messages, rows: slice = ALL) -> Tensor:
         folded = self._fold()
-        return head(*self._parts(messages, folded), folded.top, rows)
+        return head(*self._parts(messages, folded), folded.top, rows, joined=folded.joined)
 
     def _parts(self, messages: Messages, folded: _Folded) -> tuple[list[Rows], list[Columns]]:
         """W_1 [...] as a sum: rows looked up in projected tables, and projected columns."""
-        inputs = self._inputs(messages)
-        left = dict.fromkeys(self.sizes)  # inputs that are not projected as nodes
         nodes: list[_Projected] = []
         for key, index in (("source", messages.source), ("target", messages.target)):
-            if key in left:
-                left.pop(key)
-                nodes.append(_Projected(inputs[key], index, (key,)))
-        if self.spec.lifted and messages.lifted is not None:
+            if key in self.sizes:
+                nodes.append(_Projected(self._input(messages, key), index, (key,)))
+        lifted = messages.lifted if self.spec.lifted else None
+        edges = [key for key in self.sizes if key not in ("source", "target") and not (lifted and key == "message")]
+        columns = {key: self._input(messages, key) for key in edges}  # inputs that are not projected as nodes
+        if lifted is not None:
             # The message is a node's row times a number: project the nodes, not the edges.
-            x, scale = messages.lifted
-            x = x.detach().to(self.bias.dtype)
-            left.pop("message")
-            same = [] if scale is None else [key for key in left if _same(inputs[key], scale)]
+            x, scale = self._input(messages, "message", lifted[0].detach()), lifted[1]
+            same = [] if scale is None else [key for key, value in columns.items() if _same(value, scale)]
             for key in same:  # the edge weight as a feature scales the same row
-                left.pop(key)
-            if "source" in self.sizes and scale is None and memory_of(x) == memory_of(nodes[0].nodes):
+                columns.pop(key)
+            if "source" in self.sizes and scale is None and _same_memory(x, nodes[0].nodes):
                 nodes[0].weights = ("source", "message")  # one row has both
             else:
                 scale = None if scale is None else scale.detach()
@@ -259,7 +271,7 @@ class EdgeGate(Gate):
             rows.append(Rows(table, messages.categories[name] % len(table)))
         if alone:
             rows.append(Rows(folded.biases["all"][None], torch.zeros_like(messages.source)))
-        return rows, [(inputs[key], folded.weights[key]) for key in left]
+        return rows, [(value, folded.weights[key]) for key, value in columns.items()]
 
 
 def build(spec: SiteSpec, hidden: int, generator: torch.Generator) -> Gate:

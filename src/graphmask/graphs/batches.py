@@ -7,6 +7,7 @@ importable from here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ def check(batch: Any, where: str = "the batch") -> None:
     for name, value in items(batch):
         if isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided:
             # One sum tells of most tensors that all is finite; only a sum that is not is looked into.
-            bad = 0 if bool(torch.isfinite(value.sum())) else int((~torch.isfinite(value)).sum())
+            bad = 0 if isfinite(float(value.detach().sum())) else int((~torch.isfinite(value)).sum())
             if bad:
                 raise GraphMaskError(
                     f"Expected finite numbers in {name!r} of {where}, got {bad} that are NaN or infinite."

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from graphmask.errors import GraphMaskError
 from graphmask.graphs import how_to_call
-from graphmask.graphs.reading import adapter, attribute, num_nodes_of, seeds_of, tensor
+from graphmask.graphs.reading import adapter, num_nodes_of, seeds_of, tensor
 
 Forward = Callable[[nn.Module, Any], Tensor]
 
@@ -33,8 +33,10 @@ def default_forward(model: nn.Module, batch: Any) -> Tensor:
 
 def _logits(output: Any, batch: Any) -> Any:
     """Of what models of `transformers` return, the logits."""
+    if isinstance(output, Tensor):
+        return output
     logits, mask = getattr(output, "logits", None), tensor(batch, "attention_mask")
-    if isinstance(output, Tensor) or not isinstance(logits, Tensor):
+    if not isinstance(logits, Tensor):
         return output
     if logits.dim() > 2 and mask is not None and mask.shape == logits.shape[:2] and not bool(mask.all()):
         raise GraphMaskError(
@@ -54,24 +56,26 @@ def _matched(model: nn.Module, batch: Any) -> Tensor:
             f"Expected a forward with named arguments, which tell what of a batch they are, got *args in "
             f"{type(model).__name__}. {how_to_call.line(model)}"
         )
-    required = [p for p in parameters if p.default is inspect.Parameter.empty]
-    if len(required) == 1 and (required[0].name == "batch" or attribute(batch, required[0].name) is None):
+    required, reader = [name for name, is_required in parameters if is_required], adapter(batch)
+    if len(required) == 1 and (required[0] == "batch" or reader.attribute(batch, required[0]) is None):
         return model(batch)
     arguments: dict[str, Any] = {}
-    for parameter in parameters:
-        value = attribute(batch, parameter.name)
-        if value is None and parameter.name == "batch" and isinstance(batch, Data):
+    for name, is_required in parameters:
+        value = reader.attribute(batch, name)
+        if value is None and name == "batch" and isinstance(batch, Data):
             value = torch.zeros(num_nodes_of(batch, None) or 0, dtype=torch.long, device=_device(batch))  # one graph
         if value is not None:
-            arguments[parameter.name] = value
-        elif parameter.default is inspect.Parameter.empty:
+            arguments[name] = value
+        elif is_required:
             raise GraphMaskError(
-                f"Expected the batch to have {parameter.name!r}, which {type(model).__name__}.forward asks for, found "
-                f"{adapter(batch).contents(batch)}. Say how to call the model: "
+                f"Expected the batch to have {name!r}, which {type(model).__name__}.forward asks for, found "
+                f"{reader.contents(batch)}. Say how to call the model: "
                 "GraphMask(model, forward=lambda model, batch: ...)."
             )
+    if not reader.by_type:
+        return model(**arguments)
     by_type = [name for name, value in arguments.items() if isinstance(value, dict) and not name.endswith("_dict")]
-    if not (adapter(batch).by_type and by_type):
+    if not by_type:
         return model(**arguments)
     try:
         return model(**arguments)
@@ -105,15 +109,19 @@ def check_cached(model: nn.Module) -> None:
 
 
 @functools.cache
-def _parameters(forward: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
-    """What a model's forward asks for, without self; reading a signature costs as much as a small layer."""
+def _parameters(forward: Callable[..., Any]) -> tuple[tuple[str, bool], ...]:
+    """What a model's forward asks for, without self, and whether it must be given.
+
+    Reading a signature costs as much as a small layer.
+    """
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
-    return tuple(p for p in inspect.signature(forward).parameters.values() if p.kind in kinds)[1:]
+    parameters = [p for p in inspect.signature(forward).parameters.values() if p.kind in kinds][1:]
+    return tuple((parameter.name, parameter.default is inspect.Parameter.empty) for parameter in parameters)
 
 
 def names_of(model: nn.Module) -> list[str]:
     """Names of the arguments of a model's forward, without self."""
-    return [parameter.name for parameter in _parameters(type(model).forward)]
+    return [name for name, _ in _parameters(type(model).forward)]
 
 
 def _device(batch: Data) -> torch.device | None:

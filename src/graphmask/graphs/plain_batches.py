@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,7 +22,9 @@ class Plain(Adapter):
     by_type = False
 
     def attribute(self, batch: Any, name: str) -> Any:
-        return batch.get(name) if isinstance(batch, (Mapping, Data)) else getattr(batch, name, None)
+        if not has_entries(batch.__class__):
+            return getattr(batch, name, None)
+        return (batch._store if isinstance(batch, Data) else batch).get(name)
 
     def _tensor(self, batch: Any, name: str) -> Tensor | None:
         value = self.attribute(batch, name)
@@ -175,6 +178,12 @@ class Plain(Adapter):
             return None
         nodes = self.num_nodes(batch, edge_index)
         return {key: _select(key, value, left, nodes) for key, value in batch.items()}
+
+
+@lru_cache(maxsize=256)  # abstract classes are slow to say what is an instance of them
+def has_entries(kind: type) -> bool:
+    """Is a batch of this type read like a dictionary?"""
+    return issubclass(kind, (Mapping, Data))
 
 
 def _select(key: str, value: Any, left: Tensor, nodes: int | None) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from graphmask.graphs.adapter import Adapter
 from graphmask.graphs.edges import EdgeMap
 from graphmask.graphs.hetero_batches import Hetero
 from graphmask.graphs.layout import Types
-from graphmask.graphs.plain_batches import Plain
+from graphmask.graphs.plain_batches import Plain, has_entries
 from graphmask.graphs.splits import Split
 
 _PLAIN, _HETERO = Plain(), Hetero()
@@ -24,7 +25,12 @@ GRAPHS = (Data, HeteroData)
 
 def adapter(batch: Any) -> Adapter:
     """The adapter for batches of this kind."""
-    return _HETERO if isinstance(batch, HeteroData) else _PLAIN
+    return _adapter(batch.__class__)
+
+
+@lru_cache(maxsize=256)  # abstract classes are slow to say what is an instance of them
+def _adapter(kind: type) -> Adapter:
+    return _HETERO if issubclass(kind, HeteroData) else _PLAIN
 
 
 def attribute(batch: Any, name: str) -> Any:
@@ -77,7 +83,7 @@ def seeds_of(batch: Any) -> int | None:
     PyG's loaders mark such a batch by an integer ``batch_size`` beside ``n_id`` or ``input_id``. None for any other
     batch.
     """
-    size = attribute(batch, "batch_size") if isinstance(batch, (Mapping, Data)) else None
+    size = attribute(batch, "batch_size") if has_entries(batch.__class__) else None
     if not isinstance(size, int) or attribute(batch, "edge_label_index") is not None:
         return None
     sampled = any(attribute(batch, name) is not None for name in ("n_id", "input_id"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,6 +23,11 @@ class Split:
     node_number: Tensor | None = None
     sizes: Tensor | None = None  #: [B, T] nodes by node type
     row_each: bool = False  #: one output row per graph, in their order
+
+    @cached_property
+    def rows_of_each(self) -> Tensor:
+        """[B] how many output rows there are of every graph, 1 where there are none: what sums are divided by."""
+        return torch.bincount(self.row_graph, minlength=self.count).clamp_min_(1)
 
     def within(self, edge_index: Tensor) -> Tensor:
         """Edges of the batch, with nodes numbered within their graphs."""

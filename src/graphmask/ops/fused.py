@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,7 +50,7 @@ class Top(NamedTuple):
         return torch.cat(parts if self.gamma is None else (self.gamma, *parts))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rows:
     """One part of a gate's input: of each edge, row ``index * stride + offset`` of ``table``, scaled by ``weight``."""
 
@@ -60,15 +59,18 @@ class Rows:
     weight: Tensor | None = None
     stride: int = 1
     offset: int = 0
+    arrays: tuple[np.ndarray, np.ndarray | None] | None = None  #: of its edges, once they were asked for
 
     def some(self, at: slice) -> Rows:
         """Of these edges alone."""
-        return replace(self, index=self.index[at], weight=None if self.weight is None else self.weight[at])
+        weight = None if self.weight is None else self.weight[at]
+        return replace(self, index=self.index[at], weight=weight, arrays=None)
 
-    @cached_property
     def of_edges(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Index and weight of every edge as C takes them; the backward pass finds them made."""
-        return _array(self.index.long()), None if self.weight is None else _array(self.weight.float())
+        if self.arrays is None:
+            self.arrays = _array(self.index.long()), None if self.weight is None else _array(self.weight.float())
+        return self.arrays
 
 
 LANES, MOST_WIDTH, MOST_PARTS = 8, 1024, 16
@@ -88,7 +90,7 @@ def usable(*values: Tensor) -> bool:
 
 def fits(rows: Sequence[Rows], top: Top) -> bool:
     """Whether `locations` supports these inputs."""
-    return 0 < len(rows) <= MOST_PARTS and len(top.beta) % LANES == 0 and usable(top.beta, *(r.table for r in rows))
+    return 0 < len(rows) <= MOST_PARTS and top.beta.shape[0] % LANES == 0 and usable(top.beta, *(r.table for r in rows))
 
 
 def block() -> int:
@@ -107,7 +109,7 @@ def tables(rows: Sequence[Rows]) -> list[Tensor]:
 
 def _array(value: Tensor) -> np.ndarray:
     """A NumPy view that C reads: of the tensor's memory, or of a copy where it is not contiguous."""
-    return value.contiguous().numpy(force=True)
+    return (value.detach() if value.requires_grad else value).contiguous().numpy()
 
 
 def _room(value: Tensor | None) -> np.ndarray | None:
@@ -123,7 +125,7 @@ def locations(
     That is LayerNorm's results [k, h], what they were divided by, inverted [k], and locations before they were clamped
     [k], laid end to end. Columns are projected by PyTorch, block by block, so that no row is made per edge.
     """
-    edges, width = len(rows[0].index), rows[0].table.shape[1]
+    edges, width = rows[0].index.shape[0], rows[0].table.shape[1]
     location = top.new_empty(edges)
     for_backward = None if saved is None else top.new_empty(len(range(edges)[saved]) * (width + 2))
     arrays = _array(top), LIMIT, location.numpy(), _room(for_backward)
@@ -133,7 +135,7 @@ def locations(
         _fused.gates(width, parts, dense, *arrays, *first_and_step, start, stop)
 
     size = block() if values else edges
-    threads = min(torch.get_num_threads(), edges // PER_THREAD)
+    threads = min(torch.get_num_threads(), edges // PER_THREAD) if edges > PER_THREAD else 1
     with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
         for start in range(0, edges, size or 1):
             stop, projected = min(start + size, edges), None
@@ -155,7 +157,7 @@ def locations(
 
 def _parts(rows: Sequence[Rows], table: dict[int, np.ndarray]) -> tuple[Part, ...]:
     """As C takes them; ``table`` has an array for each of their tables."""
-    return tuple((table[id(part.table)], *part.of_edges, part.stride, part.offset) for part in rows)
+    return tuple((table[id(part.table)], *part.of_edges(), part.stride, part.offset) for part in rows)
 
 
 def _nowhere(error: IndexError) -> GraphMaskError:

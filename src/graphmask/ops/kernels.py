@@ -171,18 +171,26 @@ class _Head(torch.autograd.Function):
         return None, None, None, d_top, *d_tables, *d_weights
 
 
-def head(rows: Sequence[Rows], columns: Sequence[Columns], top: Top, trained: slice = ALL) -> Tensor:
+def head(
+    rows: Sequence[Rows],
+    columns: Sequence[Columns],
+    top: Top,
+    trained: slice = ALL,
+    *,
+    joined: Tensor | None = None,
+) -> Tensor:
     """[E] ``relu(layer_norm(sum(r for r in rows) + sum(v @ w.T for v, w in columns))) @ out + bias``, clamped.
 
     The mean that LayerNorm subtracts is linear in tables and weights: it must have been taken out of them already
     (every row of a table and every column of ``w`` sums to zero), which is cheaper than taking it out of every edge.
     No gradient is given to what a gate sees (weights of rows and ``v``); it comes from the edges of ``trained`` alone.
+    ``joined`` is `Top.joined` where it is known.
     """
     learns = torch.is_grad_enabled()
     if fused.fits(rows, top):
         values, weights = [value.detach() for value, _ in columns], [weight for _, weight in columns]
         if not learns:  # nothing to remember, and small graphs notice what autograd costs
-            return fused.locations(rows, values, weights, top.joined())[0]
+            return fused.locations(rows, values, weights, top.joined() if joined is None else joined)[0]
         if top.gamma is None:
             top = top._replace(gamma=torch.ones_like(top.beta))
         return _Head.apply(trained, rows, values, top.joined(), *fused.tables(rows), *weights)

@@ -25,7 +25,7 @@ def original(model: Any) -> Any:
 
 def is_compiled(module: nn.Module) -> bool:
     """Compiled by ``torch.compile(module)`` or ``module.compile()``."""
-    return _is_wrapper(module) or module._compiled_call_impl is not None
+    return module._compiled_call_impl is not None or _is_wrapper(module)
 
 
 def eager(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
@@ -50,4 +50,4 @@ def check(name: str, module: nn.Module) -> None:
 
 def _is_wrapper(module: Any) -> bool:
     # By name: to import the class takes seconds where nothing was compiled.
-    return isinstance(module, nn.Module) and type(module).__name__ == "OptimizedModule"
+    return type(module).__name__ == "OptimizedModule" and isinstance(module, nn.Module)

@@ -27,13 +27,34 @@ from graphmask.tapping.tapped import Tap
 class TappedLayer:
     """One layer of a tapped model, from its arguments to its output."""
 
-    def __init__(self, tap: Tap, name: str, layer: MessagePassing) -> None:
-        self.tap, self.name, self.layer = tap, name, layer
+    tap: Tap  #: while one is connected
+
+    def __init__(self, name: str, layer: MessagePassing) -> None:
+        self.name, self.layer = name, layer
+        self.connected = False
+        self._begin_forward()
+
+    def connect(self, tap: Tap) -> None:
+        """From now on this tap is told what the layer does."""
+        self.tap, self.connected = tap, True
         #: Sites of this layer, if its arguments are replaced at any of them.
-        mine = [number for number, site in enumerate(tap.sites) if site.module == name]
-        self.silent = mine if any(tap.sites[number].stand_in.inputs for number in mine) else None
+        mine = self._mine()
+        self.silent = mine if any(self.sites[number].stand_in.inputs for number in mine) else None
         self.compared = False  # was it found out by which arguments the layer compares edges?
         self._begin_forward()
+
+    def disconnect(self) -> None:
+        """Nobody is told any more, and nothing is kept of what was seen."""
+        self.connected = False
+        del self.tap
+        self._begin_forward()
+
+    @property
+    def awake(self) -> bool:
+        return self.connected and not self.tap.asleep
+
+    def _mine(self) -> list[int]:
+        return [number for number, site in enumerate(self.sites) if site.module == self.name]
 
     def _begin_forward(self) -> None:
         self.inputs: tuple[Any, ...] = ()
@@ -162,7 +183,7 @@ class TappedLayer:
         """Arguments in which edges that the layer drops at all of its sites have nothing of their own."""
         if self.silent is None and mask.exchange is None:
             return args, kwargs
-        mine = self.silent or [number for number, site in enumerate(self.sites) if site.module == self.name]
+        mine = self.silent or self._mine()
         bound = edge_arguments.bind(self.layer, args, kwargs)
         arguments = {} if bound is None else edge_arguments.per_edge(bound)
         given = (*args, *kwargs.values())
@@ -225,7 +246,7 @@ class TappedLayer:
     def _discover_stand_ins(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Find what the output depends on besides messages: arguments and logits of edges are replaced too."""
         sites = self.sites
-        mine = [number for number, site in enumerate(sites) if site.module == self.name]
+        mine = self._mine()
         if not mine:
             return
         last = sites[mine[-1]]

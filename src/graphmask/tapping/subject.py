@@ -21,6 +21,7 @@ from graphmask.graphs.sites import Site
 from graphmask.graphs.wrapped_batches import graph_in, taken
 from graphmask.tapping import capture, restore
 from graphmask.tapping.features import FeatureTap
+from graphmask.tapping.hooked import Hooks
 from graphmask.tapping.messages import Mask, Visit
 from graphmask.tapping.tapped import Tap
 from graphmask.tapping.unseen import unseen
@@ -57,6 +58,7 @@ class Subject:
     leaky_keys: bool = False  #: of attention: nothing stands in for the logit of a dropped pair
     rows: Rows | None = None  #: the rows of the output that are asked about; None for all
     features: FeatureTap | None = None  #: input features that are gated too
+    hooks: Hooks = field(default_factory=Hooks)  #: on the model, while it is frozen
 
     def at(self, sites: tuple[Site, ...]) -> Subject:
         """The same subject with these sites."""
@@ -96,7 +98,7 @@ class Subject:
     ) -> AbstractContextManager[Tap]:
         """Inside, messages are seen or replaced; see `capture.tap`."""
         options: dict[str, Any] = {"recompute": recompute, "heads": self.heads, "leaky_keys": self.leaky_keys}
-        options["features"] = self.features
+        options |= {"features": self.features, "hooks": self.hooks}
         return capture.tap(self.model, visit, edges, self.sites, **options)
 
     @cached_property
@@ -108,9 +110,12 @@ class Subject:
 
     @contextmanager
     def frozen(self, *, training: bool = False) -> Iterator[None]:
-        """A context in which the model is frozen by `freeze`; afterwards it is as before, also after an error."""
-        with restore.restored(self.model):
-            self.freeze(training=training)
+        """A context in which the model is frozen by `freeze`; afterwards it is as before, also after an error.
+
+        Hooks that a tap sets inside stay for the next one.
+        """
+        with restore.restored(self.model) as modules, self.hooks.kept():
+            restore.freeze(self.model, training=training, modules=modules)
             yield
 
     def freeze(self, *, training: bool = False) -> None:

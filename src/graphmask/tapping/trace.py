@@ -102,6 +102,8 @@ def traced(
     """The trace from what was read at every call; ``whole`` [L, E] where some sites have all their numbers already."""
     if whole is not None and not columns:
         values = whole
+    elif edge_map.more is None and _is_whole(columns, len(sites)):
+        values = torch.stack([value for _, _, value in columns]).to(torch.get_default_dtype())
     else:  # one place more than edges, for the layers' own self-loops (-1)
         values = torch.full((len(sites), edge_map.total + 1), -torch.inf, device=output.device)
         if whole is not None:
@@ -113,6 +115,11 @@ def traced(
                 values[site].put_(edges, value.to(values.dtype))
         values = values[:, :-1]
     return Trace(output, sites, edge_map, values, values > -torch.inf, edge_map.edge_type)
+
+
+def _is_whole(columns: Sequence[Column], sites: int) -> bool:
+    """Is there one column for each site, in their order, with all edges?"""
+    return 0 < sites == len(columns) and [site for site, edges, _ in columns if edges is None] == [*range(sites)]
 
 
 def no_messages() -> GraphMaskError:

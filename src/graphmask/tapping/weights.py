@@ -24,6 +24,6 @@ class Weights:
         return False
 
 
-def _versions(model: nn.Module) -> tuple[int, ...]:
+def _versions(model: nn.Module) -> tuple[list[int], list[int]]:
     parameters = parameters_of(modules_of(model))
-    return tuple(number for parameter in parameters for number in (id(parameter), parameter._version))
+    return [*map(id, parameters)], [parameter._version for parameter in parameters]
