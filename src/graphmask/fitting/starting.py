@@ -85,11 +85,11 @@ def put_at_start(probe: Probe, subject: Subject, first: First, recipe: Recipe, t
     elif recipe.start == "mean":
         probe.mean_baselines()
     team.align(probe)
-    return 1.0 if recipe.sampled else quiet(probe, subject, first, tolerance, team)
+    return 1.0 if recipe.sampled else noise_scale(probe, subject, first, tolerance, team)
 
 
 @torch.no_grad()
-def quiet(probe: Probe, subject: Subject, first: First, tolerance: float, team: Team) -> float:
+def noise_scale(probe: Probe, subject: Subject, first: First, tolerance: float, team: Team) -> float:
     """The largest scale of the noise that wide open gates do not notice.
 
     Noise shuts a wide open gate once in twenty thousand draws. Where a row of the output hangs on many messages, or one
