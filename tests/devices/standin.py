@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = "standin"
 #: Operations that take operands of two devices.
@@ -85,48 +85,96 @@ class OnDevice(torch.Tensor):
         return _dispatch(func, args, kwargs or {})
 
 
+class _Operation(NamedTuple):
+    """What the rules below ask of an operation; each is asked for many thousand times."""
+
+    name: str
+    across: bool
+    indexing: bool
+    takes_numbers: bool
+    draws: bool
+
+    @classmethod
+    def of(cls, func: Any) -> _Operation:
+        name = func.name().split(".")[0]
+        takes_numbers = torch.Tag.pointwise in func.tags or name.startswith(TAKES_NUMBERS)
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        return cls(name, name in ACROSS, name in INDEXING, takes_numbers, draws)
+
+
+_operation = cache(_Operation.of)
+
+
+class _Operands:
+    """The arguments of one call. `raw` gives them as the CPU takes them, and notes what was among them."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, OnDevice] = {}  #: by id of their CPU data
+        self.foreign: list[torch.Tensor] = []
+        self.generators: list[torch.Generator] = []
+
+    def raw(self, given: Any) -> Any:
+        """Arguments of operations are single things and lists of them: that is all that has to be walked through."""
+        kind = type(given)
+        if kind is OnDevice:
+            self.owners[id(given.raw)] = given
+            return given.raw
+        if kind is list or kind is tuple:
+            return kind([self.raw(one) for one in given])
+        if isinstance(given, torch.Tensor):
+            self.foreign.append(given)
+        elif isinstance(given, _Generator):
+            self.generators.append(given)
+        return given
+
+
 def _dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    name = func.name().split(".")[0]
-    leaves = tree_leaves((args, kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    _check_devices(func, name, tensors)
-    for leaf in leaves:
-        if isinstance(leaf, torch.Generator) and not leaf.initial_seed() & MARK:
-            raise RuntimeError(f"Expected a '{NAME}' device type for generator but found '{leaf.device}' ({name})")
+    operation, operands = _operation(func), _Operands()
+    raw_args = [operands.raw(given) for given in args]
+    raw_kwargs = {key: operands.raw(given) for key, given in kwargs.items()}
+    _check_devices(operation, operands)
+    for generator in operands.generators:
+        if not generator.initial_seed() & MARK:
+            raise RuntimeError(
+                f"Expected a '{NAME}' device type for generator but found '{generator.device}' ({operation.name})"
+            )
     target = kwargs.get("device")
     if target is not None:
-        kwargs = {**kwargs, "device": torch.device("cpu")}
-    if torch.Tag.nondeterministic_seeded in func.tags and not any(isinstance(leaf, _Generator) for leaf in leaves):
+        raw_kwargs["device"] = torch.device("cpu")
+    if operation.draws and not operands.generators:
         with MODULE.drawing():
-            found = func(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+            found = func(*raw_args, **raw_kwargs)
     else:
-        found = func(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+        found = func(*raw_args, **raw_kwargs)
     if target is not None and torch.device(target).type != NAME:
         return found
-    owners = {id(tensor.raw): tensor for tensor in tensors if isinstance(tensor, OnDevice)}
-    others = {id(tensor) for tensor in tensors if not isinstance(tensor, OnDevice)}
+    others = {id(tensor) for tensor in operands.foreign}
 
-    def wrap(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or id(leaf) in others:  # written to a CPU tensor
-            return leaf
-        return owners.get(id(leaf)) if id(leaf) in owners else OnDevice(leaf)
+    def wrap(made: Any) -> Any:
+        if isinstance(made, torch.Tensor):
+            if id(made) in others:  # written to a CPU tensor
+                return made
+            owner = operands.owners.get(id(made))
+            return OnDevice(made) if owner is None else owner
+        return type(made)(map(wrap, made)) if isinstance(made, (list, tuple)) else made
 
-    return tree_map(wrap, found)
+    return wrap(found)
 
 
 def _raw(leaf: Any) -> Any:
     return leaf.raw if isinstance(leaf, OnDevice) else leaf
 
 
-def _check_devices(func: Any, name: str, tensors: Sequence[torch.Tensor]) -> None:
-    foreign = [tensor for tensor in tensors if not isinstance(tensor, OnDevice)]
-    if name in ACROSS or len(foreign) == len(tensors):
+def _check_devices(operation: _Operation, operands: _Operands) -> None:
+    foreign = operands.foreign
+    if not foreign or operation.across or not operands.owners:
         return
-    if name in INDEXING:
+    if operation.indexing:
         foreign = [tensor for tensor in foreign if tensor.dtype not in (torch.long, torch.bool, torch.uint8)]
-    takes_numbers = torch.Tag.pointwise in func.tags or name.startswith(TAKES_NUMBERS)
-    if any(tensor.dim() or not takes_numbers for tensor in foreign):
-        raise RuntimeError(f"Expected all tensors to be on the same device, but found {NAME}:0 and cpu ({name})")
+    if any(tensor.dim() or not operation.takes_numbers for tensor in foreign):
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found {NAME}:0 and cpu ({operation.name})"
+        )
 
 
 _Generator = torch.Generator
