@@ -1,10 +1,7 @@
 """A fit that is killed and resumed is the fit that was never killed, bit for bit."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from graphmask.fitting import checkpoint, training
 from graphmask.fitting.calibration import Candidate, Verdict
 from graphmask.fitting.step import take_step
 from graphmask.fitting.training import Epoch, History
-from reference import toy
+from reference import fresh, toy
 
 EPOCHS = 4
 #: A fit as a program of its own: it says when each epoch's file is there, and then takes its time.
@@ -121,14 +118,10 @@ def stopped_after(epoch: int, path: Path, recipe: str = "concave") -> None:
 def test_killed_and_resumed_is_never_killed(recipe: str, whole: dict[str, GraphMask], tmp_path: Path) -> None:
     path = tmp_path / "fit.checkpoint"
     script = SCRIPT.format(tests=str(Path(__file__).parent), recipe=recipe, epochs=EPOCHS, path=str(path), stop=1)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+    with fresh.running(script) as process:
         assert process.stdout.readline() == "1\n"
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(30) == -signal.SIGKILL
+        process.kill(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
     assert {p.name for p in tmp_path.iterdir()} == {path.name, f".{path.name}.lock"}  # which nobody holds any more
     _, description = files.read(path, "checkpoint")
     assert (description["epoch"], description["step"]) == (1, 10)

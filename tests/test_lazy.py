@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import graphmask
+from reference import fresh
 
 
 def test_importing_loads_nothing_heavy() -> None:
@@ -24,7 +25,7 @@ NAMES = [
 
 def test_what_the_docs_name_needs_no_import_of_its_own() -> None:
     code = f"import graphmask; print({', '.join(f'callable(graphmask.{name})' for name in NAMES)})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = fresh.run(code)
     assert done.stdout.split() == ["True"] * len(NAMES), done.stderr
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 
 import pytest
 
 from graphmask._moved import MOVED
+from reference import fresh
 
 #: What README, docs and examples of 0.1 imported from.
 DOCUMENTED = [
@@ -52,7 +52,8 @@ def test_modules_inside_a_package_that_moved_are_loaded_once() -> None:
         "assert former.__spec__.name == former.__name__\n"
         "assert training is graphmask.training is sys.modules['graphmask.fitting.training']\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = fresh.run(code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_was_renamed_says_so() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from reference import fresh
 
 from .standin import installs
 
@@ -22,8 +21,12 @@ def test_in_a_process_of_its_own(name: str) -> None:
             "This PyTorch cannot host a backend written in Python (backend_registration._setup_privateuseone_for_"
             "python_backend): NOTHING was tested on a device."
         )
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / name)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=HERE.parents[1], env={**os.environ, "PYTEST_ADDOPTS": ""}
+    arguments = ["-q", "-x", "-p", "no:cacheprovider", str(HERE / name)]
+    code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    done = fresh.run(
+        code,
+        *arguments,
+        folder=HERE.parents[1],
+        environment={"PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

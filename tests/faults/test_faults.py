@@ -23,6 +23,7 @@ from graphmask.experiments import stages
 from graphmask.experiments.study import Context
 from graphmask.fitting.recipe import Recipe
 from laws.cases import BY_NAME
+from reference import fresh
 
 CASE = BY_NAME["GCN"]
 
@@ -30,8 +31,8 @@ TESTS = Path(__file__).parents[1]
 
 
 def in_a_process_of_its_own(module: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True)
+    code = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    done = fresh.run(code, *arguments, folder=TESTS)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     return done.stdout
 

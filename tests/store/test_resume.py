@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import pytest
 from graphmask import GraphMaskError, methods, store
 from graphmask.store import writing
 from laws.support import fitted
+from reference import fresh
 
 from .support import (
     assert_tables,
@@ -80,13 +78,10 @@ def test_killed_and_resumed_is_never_killed(stop: str, whole: Path, tmp_path: Pa
         fit=str(fit),
         out=str(out),
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+    with fresh.running(script) as process:
         assert process.stdout.readline() == "now\n"
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(30) == -signal.SIGKILL
+        process.kill(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
     names = [re.sub(r"(?<=parquet\.).*", "tmp", path.name) for path in out.iterdir()]
     shard = ["graphs-000000.parquet", "edges-000000.parquet", "shard-000000.json"]
     assert sorted(names) == sorted([*left, *shard, "store.json", ".writer-0-of-1.lock"])
