@@ -1,9 +1,10 @@
-"""What the processes of `test_distributed` do: one of the jobs below, its result to a folder of the test's."""
+"""What the two processes of `test_distributed` do, one job after the other, their results to a folder of the test's."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -173,18 +174,30 @@ def command(folder: Path) -> None:
         cli.main()
 
 
+def killed(folder: Path) -> None:
+    """A fit whose second process is killed in the third epoch, which ends the first with an error."""
+    os.environ["MASTER_PORT"] = os.environ["PORT_OF_THE_KILLED"]
+    with (folder / f"killed{os.environ['RANK']}.err").open("w") as errors:
+        os.dup2(errors.fileno(), 2)
+    # Counted by batches: one pass to check them, the first steps, two epochs, and into the third.
+    die = distributed.team().rank == 1
+    checkpointed(folder / "killed", die_at=BATCHES + 8 + 2 * BATCHES + 4 if die else None)
+
+
 def main() -> None:
-    job, folder = sys.argv[1], Path(sys.argv[2])
+    folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     training.STEPS_PER_VERDICT = 12
-    team = distributed.team()
-    if job == "killed":
-        # Counted by batches: one pass to check them, the first steps, two epochs, and into the third.
-        die = team.rank == 1
-        checkpointed(folder / "killed", die_at=BATCHES + 8 + 2 * BATCHES + 4 if die else None)
-    else:
-        everything(folder, team)
-        command(folder)
+    rank = os.environ["RANK"]
+    child = os.fork()  # the imports take longer than either job
+    if child == 0:
+        return killed(folder)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    (folder / f"killed{rank}.code").write_text(str(code))
+    if rank == "0":
+        shutil.copy(folder / "killed", folder / "as it was left")
+    everything(folder, distributed.team())
+    command(folder)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -34,19 +35,31 @@ from reference import toy
 WORKER = Path(worker.__file__)
 
 
-def launch(job: str, folder: Path) -> list[tuple[int, str, str]]:
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        found = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in found:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in found]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def launched(folder: Path) -> list[tuple[int, str, str]]:
     """Two processes as a launcher would start them: return code, output and errors of each."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port, other = free_ports(2)
     processes = []
     for rank in range(2):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "true"}
-        environment |= {name: str(value) for name, value in place.items()}
+        environment |= {name: str(value) for name, value in place.items()} | {"PORT_OF_THE_KILLED": str(other)}
         processes.append(
             subprocess.Popen(
-                [sys.executable, str(WORKER), job, str(folder)],
+                [sys.executable, str(WORKER), str(folder)],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -62,23 +75,20 @@ def launch(job: str, folder: Path) -> list[tuple[int, str, str]]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("two")
+def killed(launched: Any, folder: Path) -> tuple[list[tuple[int, str]], dict[str, Any]]:
+    """A run whose second worker is killed in the third epoch, and what its checkpoint says then.
+
+    Return code and errors of each; the workers are children of the two processes, and end before all else is done.
+    """
+    found = [(int((folder / f"killed{n}.code").read_text()), (folder / f"killed{n}.err").read_text()) for n in range(2)]
+    return found, files.read(folder / "as it was left", "checkpoint")[1]
 
 
 @pytest.fixture(scope="module")
-def killed(folder: Path) -> tuple[list[tuple[int, str, str]], dict[str, Any]]:
-    """A run whose second worker is killed in the third epoch, and what its checkpoint says then."""
-    found = launch("killed", folder)
-    return found, files.read(folder / "killed", "checkpoint")[1]
-
-
-@pytest.fixture(scope="module")
-def two(killed: Any, folder: Path) -> list[tuple[dict[str, Tensor], dict[str, Any], str]]:
+def two(launched: Any, folder: Path) -> list[tuple[dict[str, Tensor], dict[str, Any], str]]:
     """Of each process: tensors, figures, and what it printed."""
-    found = launch("everything", folder)
-    assert [code for code, _, _ in found] == [0, 0], found
-    return [(*files.read(folder / f"rank{rank}", "explanation"), found[rank][1]) for rank in range(2)]
+    assert [code for code, _, _ in launched] == [0, 0], launched
+    return [(*files.read(folder / f"rank{rank}", "explanation"), launched[rank][1]) for rank in range(2)]
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +144,7 @@ def test_processes_end_with_the_same_bits(two: Any) -> None:
 
 
 def test_a_killed_worker_ends_the_run_and_the_checkpoint_resumes(killed: Any, two: Any, folder: Path) -> None:
-    ((survivor, _, told), (dead, _, _)), checkpoint = killed
+    ((survivor, told), (dead, _)), checkpoint = killed
     assert dead == -signal.SIGKILL
     assert survivor == 1
     last = told.strip().splitlines()[-1]
