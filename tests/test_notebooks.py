@@ -52,23 +52,43 @@ def test_outputs_are_stripped(path: Path) -> None:
     assert found.metadata.language_info == {"name": "python"}  # no version of whoever ran it last
 
 
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """The cells of each notebook after a run.
+
+    One kernel runs all of them, because to start one and to import PyTorch takes longer than most cells: each begins in
+    a folder of its own, without the names of those before it. An error names the cell.
+    """
+    top = tmp_path_factory.mktemp("notebooks")
+    whole, places = nbformat.v4.new_notebook(), {}
+    for path in NOTEBOOKS:
+        if path.stem in NEEDS and importlib.util.find_spec(NEEDS[path.stem]) is None:
+            continue
+        (top / path.stem).mkdir()
+        whole.cells.append(nbformat.v4.new_code_cell(f"%reset -f\n%cd -q {top / path.stem}"))
+        cells = [*read(path).cells, nbformat.v4.new_code_cell(HOLDS[path.stem])]
+        places[path.stem] = slice(len(whole.cells), len(whole.cells) + len(cells))
+        whole.cells += cells
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(top))
+        patch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        nbclient.NotebookClient(
+            whole, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(top)}}
+        ).execute()
+    return {name: whole.cells[place] for name, place in places.items()}
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if path.stem in NEEDS and importlib.util.find_spec(NEEDS[path.stem]) is None:
+def test_it_runs(path: Path, executed: dict[str, list[Any]]) -> None:
+    if path.stem not in executed:
         pytest.skip(f"no {NEEDS[path.stem]}")
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    found = read(path)
-    found.cells.append(nbformat.v4.new_code_cell(HOLDS[path.stem]))
-    client = nbclient.NotebookClient(
-        found, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    )
-    client.execute()
-    kinds = [kind for cell in found.cells for output in cell.get("outputs", ()) for kind in output.get("data", ())]
+    cells = executed[path.stem]
+    assert all(cell.execution_count is not None for cell in cells if cell.cell_type == "code")
+    kinds = [kind for cell in cells for output in cell.get("outputs", ()) for kind in output.get("data", ())]
     assert "image/png" in kinds
     cards = [
         output["data"]["text/html"]
-        for cell in found.cells
+        for cell in cells
         for output in cell.get("outputs", ())
         if "text/html" in output.get("data", ())
     ]

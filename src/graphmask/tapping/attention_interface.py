@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from graphmask.errors import GraphMaskError
 from graphmask.tapping.attention import Inputs
+from graphmask.tapping.restore import modules_of, named_modules_of
 
 #: Computes the attention of a module, by its name.
 AttendAt = Callable[[str, Inputs], Tensor]
@@ -28,7 +29,7 @@ _numbers = itertools.count()
 def pretrained(model: nn.Module) -> list[nn.Module]:
     """Modules that are `transformers`' models. It is not imported for that: who has one has imported it."""
     library = sys.modules.get("transformers.modeling_utils")
-    return [] if library is None else [part for part in model.modules() if isinstance(part, library.PreTrainedModel)]
+    return [] if library is None else [part for part in modules_of(model) if isinstance(part, library.PreTrainedModel)]
 
 
 def asks(model: nn.Module) -> bool:
@@ -59,7 +60,7 @@ def answered(model: nn.Module, attend: AttendAt, verify: bool) -> Iterator[None]
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
     from transformers.modeling_utils import AttentionInterface
 
-    names = {module: name or "model" for name, module in model.named_modules()}
+    names = {module: name or "model" for name, module in named_modules_of(model)}
     states: dict[nn.Module, Tensor] = {}  # that a module is called with, until it attends
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -67,7 +68,7 @@ def answered(model: nn.Module, attend: AttendAt, verify: bool) -> Iterator[None]
         if isinstance(hidden, Tensor) and hidden.dim() == 3:
             states[module] = hidden
 
-    attentive = [module for module in model.modules() if "Attention" in type(module).__name__]
+    attentive = [module for module in modules_of(model) if "Attention" in type(module).__name__]
     handles: list[Any] = []
 
     def function(
@@ -109,7 +110,7 @@ def answered(model: nn.Module, attend: AttendAt, verify: bool) -> Iterator[None]
 
 def _configs(model: nn.Module) -> Iterator[Any]:
     """The configurations that modules of the model look at."""
-    for module in model.modules():
+    for module in modules_of(model):
         config = vars(module).get("config")
         if config is not None and hasattr(config, "_attn_implementation_internal"):
             yield config

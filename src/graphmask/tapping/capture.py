@@ -21,6 +21,7 @@ from graphmask.tapping.attention_taps import AttentionTap
 from graphmask.tapping.features import FeatureTap
 from graphmask.tapping.hooked import Hooks, Switched, switch, switch_back, switched
 from graphmask.tapping.messages import Mask, Visit
+from graphmask.tapping.restore import named_modules_of
 from graphmask.tapping.tapped import Tap
 from graphmask.tapping.taps import AdjacencyTap, MessageTap
 from graphmask.tapping.unseen import ALONG_EDGES
@@ -123,7 +124,7 @@ def attending(model: nn.Module, attend: attention_interface.AttendAt, *, verify:
     changed: list[Switched] = []
     with ExitStack() as stack:
         stack.callback(switch_back, changed)
-        for name, module in model.named_modules():
+        for name, module in named_modules_of(model):
             here = partial(attend, name or "model")
             if isinstance(module, AttentionTap):
                 changed.append(switch(module, "handler", here))
