@@ -36,7 +36,7 @@ def explain(model: nn.Module, loader: Any, data: Any, index: int | None = None, 
 
 # Tasks -----------------------------------------------------------------------------------------------------------
 
-COLOURS, WIDTH, STEPS = 4, 16, 1000
+COLOURS, WIDTH, STEPS = 4, 16, 600
 
 
 class Nodes(nn.Module):

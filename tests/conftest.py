@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
+#: Read when PyTorch is loaded. Where two threads share one core, one that waits for the other must not keep it busy.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 from pathlib import Path
 
 import pytest
@@ -10,7 +15,6 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 settings.register_profile(
     "graphmask", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -219,7 +219,7 @@ def copies(small: Data, count: int) -> Data:
 
 def test_ten_million_edges() -> None:
     """A thousand copies of 10^4 edges: each is told what one alone is told, and sums and shares are those of one."""
-    count, small = 1000, graph(nodes=3_000, edges=10_000, seed=5)
+    count, small = 1000, graph(nodes=1_000, edges=10_000, seed=5)
     known = fitted(Net(width=4), small, steps=5)
     halve(known, [small])
     one, all_of_them = (
