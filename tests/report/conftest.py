@@ -16,6 +16,7 @@ from graphmask.report.page import Example, Table, render, write
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+VIEWPORT = {"width": 1280, "height": 1000}
 WHY = "THE PAGE WAS NOT TESTED IN A BROWSER: "
 
 
@@ -145,19 +146,45 @@ def browser() -> Iterator[Any]:
         instance.close()
 
 
+@pytest.fixture(scope="session")
+def tab(browser: Any) -> Any:
+    """A tab that one test after the other uses, because each new one starts processes for a second."""
+    return browser.new_context(viewport=VIEWPORT).new_page()
+
+
+def as_new(tab: Any, viewport: dict[str, int] = VIEWPORT, color_scheme: str = "light") -> None:
+    """Nothing shown, the pointer nowhere near, a screen of this size and colour."""
+    tab.goto("about:blank")
+    tab.mouse.move(0, 0)
+    tab.set_viewport_size(viewport)
+    tab.emulate_media(media="null", color_scheme=color_scheme, reduced_motion="no-preference", forced_colors="none")
+
+
 @pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a file; afterwards insists that nothing was logged and nothing was fetched."""
+def visit(browser: Any, tab: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a file; afterwards insists that nothing was logged and nothing was fetched.
+
+    The first file that a test opens is shown in the tab of all tests, others and those with rare options in new ones.
+    """
     trouble: list[str] = []
     contexts = []
+    borrowed: list[tuple[str, Callable[[Any], Any]]] = []
 
     def open_file(path: Path, **options: Any) -> Any:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, **options})
-        contexts.append(context)
-        opened = context.new_page()
-        opened.on("console", lambda message: trouble.append(f"console: {message.text}"))
-        opened.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-        opened.on("dialog", lambda dialog: (trouble.append("dialog"), dialog.dismiss()))
+        watching: list[tuple[str, Callable[[Any], Any]]] = [
+            ("console", lambda message: trouble.append(f"console: {message.text}")),
+            ("pageerror", lambda error: trouble.append(f"error: {error}")),
+            ("dialog", lambda dialog: (trouble.append("dialog"), dialog.dismiss())),
+        ]
+        if borrowed or options.keys() - {"viewport", "color_scheme"}:
+            contexts.append(browser.new_context(**{"viewport": VIEWPORT, **options}))
+            opened = contexts[-1].new_page()
+        else:
+            opened = tab
+            as_new(tab, **options)
+            borrowed.extend(watching)
+        for event, handler in watching:
+            opened.on(event, handler)
         allowed = path.as_uri()
 
         def gate(route: Any) -> None:
@@ -175,6 +202,11 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     yield open_file
     for context in contexts:
         context.close()
+    if borrowed:
+        tab.goto("about:blank")  # what it may still log or fetch is known now
+        tab.unroute("**/*")
+        for event, handler in borrowed:
+            tab.remove_listener(event, handler)
     assert trouble == []
 
 
