@@ -82,15 +82,34 @@ SLOW = {
     "test_repair.py",
     "test_stranger.py",
 }
+#: What takes longest, or is prepared once for several tests, comes first. Of two processes the one that is done takes
+#: tests from the end of the other's list: these are then neither the last to end nor divided among both.
+FIRST = (
+    "tasks/test_relay.py",
+    "test_cli.py::test_run_relay_keeps_the_gold_at_both_sites",
+    "devices/test_devices.py",
+    "test_notebooks.py::test_it_runs",
+    "test_examples.py",
+    "test_distributed.py",
+    "test_any_task.py",
+    "attention/test_white_box.py",
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow tests get their marker. Where lines are counted, they are not traced unless `make coverage` asks for it."""
+    """The longest tests come first. Slow ones get their marker.
+
+    Where lines are counted, slow tests are not traced unless `make coverage` asks for it.
+    """
     untraced = config.pluginmanager.hasplugin("_cov") and "TRACE_SLOW_TESTS" not in os.environ
+    places: dict[pytest.Item, int] = {}
     for item in items:
         if item.path.is_relative_to(HERE):
             file = item.path.relative_to(HERE).as_posix()
-            if not SLOW.isdisjoint((file, f"{file}::{getattr(item, 'originalname', item.name)}")):
+            names = file, f"{file}::{getattr(item, 'originalname', item.name)}"
+            places[item] = min((FIRST.index(name) for name in names if name in FIRST), default=len(FIRST))
+            if not SLOW.isdisjoint(names):
                 item.add_marker(pytest.mark.slow)
                 if untraced:
                     item.add_marker(pytest.mark.no_cover)
+    items.sort(key=lambda item: places.get(item, len(FIRST)))
