@@ -60,6 +60,7 @@ SLOW = {
     "tasks/srl/test_conll09_errors.py",
     "tasks/srl/test_experiment.py",
     "tasks/test_relay.py",
+    "tasks/test_sequences.py::test_a_transformer_learns_to_recall_and_default_settings_find_what_it_attends_to",
     "tasks/test_star_graphs.py",
     "test_analyse.py",
     "test_any_task.py",

@@ -8,6 +8,7 @@ import inspect
 import warnings
 from collections import OrderedDict, UserDict
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,10 +37,17 @@ ATTENTIVE = BY_NAME["GAT"]
 
 
 def fitted(device: torch.device, **options: Any) -> tuple[GraphMask, list[Any]]:
+    """An explainer of one's own."""
     explainer = GraphMask(moved(CASE.model(), device), **({"recipe": QUICK} | options))
     loader = moved(CASE.loader(2, 3), device)
     explainer.fit(loader, loader, progress=False)
     return explainer, loader
+
+
+@cache
+def known(device: torch.device) -> tuple[GraphMask, list[Any]]:
+    """The explainer of all tests that only ask it."""
+    return fitted(device)
 
 
 def test_the_paper_s_recipe() -> None:
@@ -214,7 +222,7 @@ def test_thresholds_for_another_tolerance() -> None:
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
     def run(device: torch.device) -> list[Any]:
-        explainer, loader = fitted(device)
+        explainer, loader = known(device)
         explainer.save(tmp_path / "x.graphmask")
         again = graphmask.load(tmp_path / "x.graphmask", explainer.model)
         found = list(again.explain_all(loader, allow_infeasible=True))
@@ -227,7 +235,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def test_saved_on_one_device_and_loaded_on_the_other(tmp_path: Path) -> None:
-    explainer, _ = fitted(DEVICE)
+    explainer, _ = known(DEVICE)
     explainer.save(tmp_path / "x.graphmask")
     other = graphmask.load(tmp_path / "x.graphmask", CASE.model())
     loader = CASE.loader(2, 3)
@@ -261,7 +269,7 @@ def test_resumed(tmp_path: Path) -> None:
 
 
 def test_the_user_s_own_check() -> None:
-    explainer, _ = fitted(DEVICE)
+    explainer, _ = known(DEVICE)
     graph = CASE.graphs(1)[0].to(DEVICE)
     explanation = explainer.explain(graph, allow_infeasible=True, repair=False)
     with masked(explainer.model, explanation), torch.no_grad():
@@ -271,7 +279,7 @@ def test_the_user_s_own_check() -> None:
 def test_the_user_s_own_check_of_what_was_read_from_a_file(tmp_path: Path) -> None:
     """It is on the CPU, and the model is not."""
     for options in ({}, {"features": "nodes"}, {"features": "each"}):
-        explainer, loader = fitted(DEVICE, **options)
+        explainer, loader = fitted(DEVICE, **options) if options else known(DEVICE)
         graph = CASE.graphs(1)[0].to(DEVICE)
         found = explainer.explain(graph, allow_infeasible=True, repair=False)
         found.save(tmp_path / "x")
@@ -309,7 +317,7 @@ def test_pages_pictures_and_paths(tmp_path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    explainer, _ = fitted(DEVICE)
+    explainer, _ = known(DEVICE)
     explanation = explainer.explain(CASE.graphs(1)[0].to(DEVICE), allow_infeasible=True)
     explanation.to_html(tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size > 1000
@@ -322,7 +330,7 @@ def test_pages_pictures_and_paths(tmp_path: Path) -> None:
 
 def test_a_store_and_its_analyses(tmp_path: Path) -> None:
     def run(device: torch.device) -> Any:
-        explainer, _ = fitted(device)
+        explainer, _ = known(device)
         loader = CASE.loader(2, 6)
         store = explainer.explain_all(loader, out=tmp_path / device.type, allow_infeasible=True, progress=False)
         first = next(iter(store))
@@ -366,7 +374,7 @@ def test_pyg_s_explainer() -> None:
     from graphmask.integrations.pyg import GraphMaskAlgorithm
 
     def run(device: torch.device) -> torch.Tensor:
-        explainer, loader = fitted(device)
+        explainer, loader = known(device)
         config = {"mode": "multiclass_classification", "task_level": "graph", "return_type": "raw"}
         asked = Explainer(explainer.model, GraphMaskAlgorithm(explainer), "model", config, edge_mask_type="object")
         graph = loader[0]
