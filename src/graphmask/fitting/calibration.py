@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,13 +72,14 @@ class Verdict:
         """A confidence bound on the mean divergence, from all rows, or from held-out rows alone if that is larger."""
         return max(self.divergence + ERRORS * self.error, self.held_out + ERRORS * self.held_out_error)
 
+    @property
+    def lower(self) -> float:
+        """The same in the other direction: the mean divergence is hardly less than this."""
+        return max(self.divergence - ERRORS * self.error, self.held_out - ERRORS * self.held_out_error)
+
     def holds(self, tolerance: float) -> bool:
         """True if the means themselves are within the tolerance."""
         return self.mean <= tolerance
-
-    def nearly_meets(self, tolerance: float) -> bool:
-        """True if the means themselves are within the tolerance, less a margin."""
-        return self.mean <= MARGIN * tolerance
 
     def meets(self, tolerance: float) -> bool:
         """True if the upper bound is within the tolerance less a margin, because other data may diverge more."""
@@ -234,11 +235,9 @@ class Candidate:
     rung: int = -1  #: number of the snapshot; -1 is the last state
 
 
-def _fine(
-    candidates: Sequence[Candidate], tolerance: float, asked: Callable[[Verdict, float], bool]
-) -> list[Candidate]:
-    """The candidates that drop something and pass the test ``asked`` at this tolerance."""
-    return [one for one in candidates if not one.verdict.all_open and asked(one.verdict, tolerance)]
+def _fine(candidates: Sequence[Candidate], tolerance: float) -> list[Candidate]:
+    """The candidates that drop something and whose bound meets the tolerance with a margin."""
+    return [one for one in candidates if not one.verdict.all_open and one.verdict.meets(tolerance)]
 
 
 def _first(candidates: Sequence[Candidate]) -> Candidate | None:
@@ -252,41 +251,44 @@ def sparsest(candidates: Sequence[Candidate], tolerance: float) -> Candidate | N
     Among candidates that keep equally much, the one nearest to the trained thresholds, where unseen edges are least
     likely to fall on the wrong side.
     """
-    return _first(_fine(candidates, tolerance, Verdict.meets))
+    return _first(_fine(candidates, tolerance))
 
 
-def surest(
-    candidates: Sequence[Candidate], tolerance: float, asked: Callable[[Verdict, float], bool] = Verdict.meets
-) -> Candidate | None:
+def surest(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
     """Among candidates about as sparse as the sparsest, one whose bound is clearly lower; else the sparsest.
 
     The last messages that a threshold drops are those that gates are least certain of, and on other data they may be
-    the ones that matter. None if no candidate passes.
+    the ones that matter. None if no candidate meets the tolerance.
     """
-    fine = _fine(candidates, tolerance, asked)
+    fine = _fine(candidates, tolerance)
     least = min((one.verdict.share for one in fine), default=0.0)
     ties = [one for one in fine if one.verdict.share <= least + TIE]
     bound = min((one.verdict.upper for one in ties), default=0.0) + CLEARLY * tolerance
     return _first([one for one in ties if one.verdict.upper <= bound])
 
 
+def least_bound(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
+    """Of the candidates that drop something and whose means are within the tolerance, the one with the least bound."""
+    fine = [one for one in candidates if not one.verdict.all_open and one.verdict.holds(tolerance)]
+    return min(fine, key=lambda one: (round(one.verdict.upper, 6), one.verdict.share), default=None)
+
+
 def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
     """The state that a fit ends with; None if no candidate drops something within the tolerance.
 
     The last state goes before snapshots, which were taken at a smaller target and keep much more. Among its candidates,
-    those whose bound meets the tolerance with a margin go first, then those whose means do, then those whose means are
-    within it; then the snapshots in the same way. Thresholds that keep the whole of a site of which the trained ones
-    drop a part are not considered.
+    those whose bound meets the tolerance with a margin go first, and of these the sparsest; then those whose means
+    are within it, and of these the one with the least bound; then the snapshots in the same way. Thresholds that keep
+    the whole of a site of which the trained ones drop a part are not considered.
     """
     last = [candidate for candidate in candidates if candidate.rung < 0]
     trained = min(last, key=lambda one: sum(map(abs, one.thresholds)), default=None)
     if trained is not None:
         last = [candidate for candidate in last if not _opens(candidate.verdict, trained.verdict)]
     for some in (last, [candidate for candidate in candidates if candidate.rung >= 0]):
-        for asked in (Verdict.meets, Verdict.nearly_meets, Verdict.holds):
-            chosen = surest(some, tolerance, asked)
-            if chosen is not None:
-                return chosen
+        chosen = surest(some, tolerance) or least_bound(some, tolerance)
+        if chosen is not None:
+            return chosen
     return None
 
 
