@@ -25,15 +25,19 @@ import json, os, sys
 import torch, torch_geometric
 for line in sys.stdin:
     job = json.loads(line)
+    files = [os.open(job[name], os.O_WRONLY | os.O_CREAT) for name in ("out", "err")]
     child = os.fork()
     if not child:
         break
+    for file in files:
+        os.close(file)
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 else:
     sys.exit()
-for number, name in ((1, "out"), (2, "err")):
-    os.dup2(os.open(job[name], os.O_WRONLY | os.O_CREAT), number)
+for number, file in enumerate(files, start=1):
+    os.dup2(file, number)
+    os.close(file)
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 os.chdir(job["folder"])
 sys.path[0] = job["folder"]
@@ -98,7 +102,7 @@ def running(
         assert server.stdin is not None
         server.stdin.write(json.dumps(job | about) + "\n")
         server.stdin.flush()
-        with out.open() as printed:  # waits for the program to open the other end
+        with out.open() as printed:  # waits for the server to open the other end
             program = Running(server, printed, err)
             try:
                 yield program
