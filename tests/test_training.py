@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 from graphmask import GraphMask
-from graphmask.fitting import snapshots
+from graphmask.fitting import training
 from graphmask.fitting.calibration import Candidate, Verdict
 from graphmask.fitting.history import Epoch, History
 from graphmask.fitting.recipe import PAPER, Recipe
@@ -38,13 +38,13 @@ def fresh(recipe: Recipe = Recipe(), steps: int = 100) -> Training:  # noqa: B00
 def test_the_aim_rises_geometrically_and_then_stays() -> None:
     fit = fresh(steps=1000)
     aims = {}
-    for step in (0, 255, 510, 600, 849):  # 510 is 60 % of the noisy phase, which has 850 steps
+    for step in (0, 298, 595, 700, 849):  # 595 is 70 % of the noisy phase, which has 850 steps
         fit.step = step
         aims[step] = fit.target() / TOLERANCE
     assert aims[0] == pytest.approx(0.05)
-    assert aims[510] == pytest.approx(0.6)
-    assert aims[255] == pytest.approx((0.05 * 0.6) ** 0.5, rel=1e-2)
-    assert aims[600] == aims[849] == pytest.approx(0.6)
+    assert aims[595] == pytest.approx(0.6)
+    assert aims[298] == pytest.approx((0.05 * 0.6) ** 0.5, rel=1e-2)
+    assert aims[700] == aims[849] == pytest.approx(0.6)
     fit.caution = 2.0
     assert fit.target() == pytest.approx(0.3 * TOLERANCE)
 
@@ -113,11 +113,11 @@ def test_the_authors_recipe_opens_sites_from_the_top_down() -> None:
 class Judge:
     """Says what it is told."""
 
-    def __init__(self, upper: float, gap: float = 1.0, error: float = 0.0) -> None:
-        self.upper, self.ratio, self.error = upper, gap, error
+    def __init__(self, upper: float, gap: float = 1.0) -> None:
+        self.upper, self.ratio = upper, gap
 
     def verdict(self, thresholds: object) -> Verdict:
-        return Verdict(self.upper - 2 * self.error, 0.0, (0.5, 0.5), self.error)
+        return Verdict(self.upper, 0.0, (0.5, 0.5))
 
     def gap(self, thresholds: object) -> float:
         return self.ratio
@@ -130,7 +130,7 @@ def test_caution_follows_what_held_out_data_and_hard_gates_ask_for() -> None:
     assert fit.caution == 1.0
     fit.review(Judge(upper=0.0, gap=4.0))
     assert fit.caution == pytest.approx(2.0)
-    fit.step = fit.judged = 600  # the target has risen
+    fit.step = fit.judged = 700
     fit.review(Judge(upper=0.8 * TOLERANCE))
     assert fit.caution == pytest.approx(2.0)
     fit.review(Judge(upper=0.96 * TOLERANCE))
@@ -143,46 +143,6 @@ def test_caution_follows_what_held_out_data_and_hard_gates_ask_for() -> None:
     for _ in range(20):
         fit.review(Judge(upper=1.0))
     assert fit.caution == 10.0
-
-
-def test_a_fit_goes_back_to_the_last_state_that_met_the_tolerance_when_it_is_lost() -> None:
-    """Gates that have shut hardly open again. On Tree-Grid half a layer shut at once, at .7 instead of .03."""
-
-    def learn(change: float) -> None:
-        fit.optimiser.zero_grad()
-        for parameter in fit.probe.parameters():
-            parameter.grad = torch.full_like(parameter, change)
-        fit.optimiser.step()
-
-    def state() -> dict[str, torch.Tensor]:
-        return snapshots.probe_and_optimiser(fit.probe, fit.optimiser)
-
-    fit = fresh(steps=1000)
-    fit.step = 100
-    fit.review(Judge(upper=3.5 * TOLERANCE))  # there is nothing to go back to
-    assert not fit.held
-    assert fit.caution == 1.0
-    learn(1.0)
-    fit.review(Judge(upper=0.84 * TOLERANCE))
-    met = state()
-    learn(-0.5)
-    # Far above the tolerance, but perhaps by chance.
-    fit.review(Judge(upper=3.1 * TOLERANCE, error=0.3 * TOLERANCE))
-    after = state()
-    assert any(not after[name].equal(value) for name, value in met.items() if name.startswith("probe."))
-    assert all(not after[name].equal(value) for name, value in met.items() if name.endswith("exp_avg"))
-    for _ in range(2):  # one can go back to the same state again
-        learn(-0.5)
-        fit.review(Judge(upper=3.1 * TOLERANCE, error=0.25 * TOLERANCE))
-        back = state()
-        assert back.keys() == met.keys()
-        assert all(back[name].equal(value) for name, value in met.items())
-    assert fit.caution == pytest.approx(1.5**2)  # in the rise too
-
-    sampled = fresh(PAPER)
-    for upper in (0.0, 3.5 * TOLERANCE):
-        assert not sampled.lost(Verdict(upper, 0.0, (0.5, 0.5)))
-        sampled.review(Judge(upper))
 
 
 def test_the_noisy_phase_is_drawn_out_while_there_is_tolerance_to_spare() -> None:
@@ -256,13 +216,13 @@ def test_snapshots_are_taken_while_the_aim_rises() -> None:
         before = len(fit.rungs)
         fit.review(Judge(upper=0.0))
         at += [fit.step] * (len(fit.rungs) - before)
-    assert at == [150, 300, 400]  # from a quarter, a half and three quarters of 510 on
+    assert at == [150, 300, 450]  # from a quarter, a half and three quarters of 595 on
     assert fit.rungs[0]["scales"] is not fit.probe.scales
 
 
 def test_a_candidate_becomes_the_state_of_the_probe() -> None:
     fit = fresh()
-    fit.rungs = [snapshots.snapshot(fit.probe), snapshots.snapshot(fit.probe)]
+    fit.rungs = [training.snapshot(fit.probe), training.snapshot(fit.probe)]
     fit.rungs[0]["scales"].fill_(7.0)
     history = History(tolerance=TOLERANCE)
     take(fit.probe, Candidate((0.5, -0.25), Verdict(0.01, 0.0, (0.5, 0.5)), 0), fit.rungs, history)

@@ -19,7 +19,7 @@ from graphmask.errors import GraphMaskError, warn
 from graphmask.explaining.case import Case, Choice
 from graphmask.explaining.method import Method, check_tolerance
 from graphmask.explaining.rows import for_rows
-from graphmask.fitting import checkpoint, history, saved, snapshots, starting
+from graphmask.fitting import checkpoint, history, saved, starting
 from graphmask.fitting.calibration import MARGIN, sparsest
 from graphmask.fitting.held_out import divided
 from graphmask.fitting.history import History
@@ -379,7 +379,7 @@ def _load(
         )
     explainer.divergence.load_state(description["divergence"])
     device = device_of(model) or torch.device("cpu")
-    state, rungs = snapshots.part(tensors, "probe."), checkpoint.rungs_from_tensors(tensors)
+    state, rungs = checkpoint.part(tensors, "probe."), checkpoint.rungs_from_tensors(tensors)
     explainer.probe = saved.probe_of(description, state, rungs, device)
     explainer.subject = saved.subject_of(explainer.subject, description, explainer.probe)
     explainer.history = checkpoint.history_from_json(description["history"])

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from graphmask import files
 from graphmask.bars import steps
 from graphmask.errors import GraphMaskError
-from graphmask.fitting import snapshots
+from graphmask.fitting import checkpoint
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ def train(
                 f"Expected a training with the same settings at {path}, found another. Delete it to start anew."
             )
         with files.understood(path, "training"):
-            model.load_state_dict(snapshots.part(tensors, "model."))
-            snapshots.optimiser_from_tensors(optimiser, tensors)
+            model.load_state_dict(checkpoint.part(tensors, "model."))
+            checkpoint.optimiser_from_tensors(optimiser, tensors)
             if average is not None:
-                average.load_state_dict(snapshots.part(tensors, "average."))
-            best, history = snapshots.part(tensors, "best."), description["history"]
+                average.load_state_dict(checkpoint.part(tensors, "average."))
+            best, history = checkpoint.part(tensors, "best."), description["history"]
             seconds = description["cpu_seconds"]
     with torch.random.fork_rng(devices=[]), steps(pace.epochs - len(history), enabled=progress) as step:
         for epoch in range(len(history), pace.epochs):
@@ -115,7 +115,7 @@ def _tensors(
     """All that a training must have to go on."""
     tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
     tensors |= {f"best.{key}": value for key, value in best.items()}
-    tensors |= snapshots.optimiser_to_tensors(optimiser)
+    tensors |= checkpoint.optimiser_to_tensors(optimiser)
     if average is not None:
         tensors |= {f"average.{key}": value for key, value in average.state_dict().items()}
     return tensors

@@ -72,11 +72,6 @@ class Verdict:
         """A confidence bound on the mean divergence, from all rows, or from held-out rows alone if that is larger."""
         return max(self.divergence + ERRORS * self.error, self.held_out + ERRORS * self.held_out_error)
 
-    @property
-    def lower(self) -> float:
-        """The same in the other direction: the mean divergence is hardly less than this."""
-        return max(self.divergence - ERRORS * self.error, self.held_out - ERRORS * self.held_out_error)
-
     def holds(self, tolerance: float) -> bool:
         """True if the means themselves are within the tolerance."""
         return self.mean <= tolerance
@@ -268,9 +263,13 @@ def surest(candidates: Sequence[Candidate], tolerance: float) -> Candidate | Non
 
 
 def least_bound(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
-    """Of the candidates that drop something and whose means are within the tolerance, the one with the least bound."""
+    """Of the candidates that drop something and whose means are within the tolerance, one with about the least bound.
+
+    The sparsest of those whose bounds do not differ clearly from the least.
+    """
     fine = [one for one in candidates if not one.verdict.all_open and one.verdict.holds(tolerance)]
-    return min(fine, key=lambda one: (round(one.verdict.upper, 6), one.verdict.share), default=None)
+    bound = min((one.verdict.upper for one in fine), default=0.0) + CLEARLY * tolerance
+    return _first([one for one in fine if one.verdict.upper <= bound])
 
 
 def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | None:
@@ -278,7 +277,7 @@ def choose(candidates: Sequence[Candidate], tolerance: float) -> Candidate | Non
 
     The last state goes before snapshots, which were taken at a smaller target and keep much more. Among its candidates,
     those whose bound meets the tolerance with a margin go first, and of these the sparsest; then those whose means
-    are within it, and of these the one with the least bound; then the snapshots in the same way. Thresholds that keep
+    are within it, and of these one with about the least bound; then the snapshots in the same way. Thresholds that keep
     the whole of a site of which the trained ones drop a part are not considered.
     """
     last = [candidate for candidate in candidates if candidate.rung < 0]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphmask import files
@@ -15,7 +16,6 @@ from graphmask.fitting.calibration import Candidate, Verdict
 from graphmask.fitting.constraint import Constraint
 from graphmask.fitting.history import Epoch, History
 from graphmask.fitting.saved import describe
-from graphmask.fitting.snapshots import optimiser_from_tensors, optimiser_to_tensors, part
 from graphmask.fitting.training import Training
 
 
@@ -73,6 +73,25 @@ def rungs_from_tensors(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     return [part(of_rungs, f"{number}.") for number in numbers]
 
 
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with ``prefix``, without it."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def optimiser_to_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What Adam remembers, by names that begin with ``adam.``."""
+    state = optimiser.state_dict()["state"]
+    return {f"adam.{at}.{key}": torch.as_tensor(value) for at, entry in state.items() for key, value in entry.items()}
+
+
+def optimiser_from_tensors(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    adam: dict[int, dict[str, Tensor]] = {}
+    for key, value in part(tensors, "adam.").items():
+        at, name = key.split(".", 1)
+        adam.setdefault(int(at), {})[name] = value
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": adam})
+
+
 def _settings(training: Training) -> dict[str, Any]:
     """The settings that must agree for a checkpoint to belong to this fit."""
     described = describe(training.subject, training.probe, training.tolerance, training.recipe, training.seed)
@@ -87,7 +106,6 @@ def save(training: Training, path: str | Path) -> None:
     tensors["generator"] = training.generator.get_state()
     tensors["sums"] = training.sums
     tensors |= rungs_to_tensors(training.rungs)
-    tensors |= {f"held.{key}": value for key, value in training.held.items()}
     description = {
         "settings": _settings(training),
         "step": training.step,
@@ -155,7 +173,6 @@ def _restore(training: Training, tensors: dict[str, Tensor], description: dict[s
     training.caution = 1.0 * description["caution"]
     _check_progress(training)
     training.rungs = rungs_from_tensors(tensors)
-    training.held = part(tensors, "held.")
     training.constraint.load_state(description["constraint"])
     _check_constraint(training.constraint)
     training.history = history_from_json(description["history"])

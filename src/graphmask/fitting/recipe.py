@@ -20,7 +20,7 @@ class Recipe:
     start: str = "auto"  #: baselines start at "zero", at the "mean" message, or at what goes unnoticed more often
     first_aim: float = 0.05  #: share of the tolerance that is aimed at in the beginning ...
     last_aim: float = 0.6  #: ... and from `risen` on; geometrically in between
-    risen: float = 0.6  #: share of the noisy phase
+    risen: float = 0.7  #: share of the noisy phase
     settle: float = 0.15  #: share of the steps in which gates are hard and baselines adapt to them
     initial_location: float | None = 1.0  #: gates start open, all alike; None: as they are drawn, different ones
     drawn: bool = (

@@ -24,7 +24,6 @@ from graphmask.fitting.calibration import (
 from graphmask.fitting.constraint import Constraint, MultiplicativeConstraint, SoftplusConstraint
 from graphmask.fitting.history import Epoch, History
 from graphmask.fitting.recipe import PAPER, RECIPES, Recipe
-from graphmask.fitting.snapshots import go_back, probe_and_optimiser, snapshot
 from graphmask.gates import hard_concrete
 from graphmask.gates.passes import Gated, Passes
 from graphmask.gates.probe import Probe
@@ -43,12 +42,12 @@ STEPS_PER_VERDICT = 50
 WARM = 20
 #: The learning rate falls to zero over this last share of the noisy phase.
 DECAY = 0.4
+#: Share of the noisy phase after which hard gates on held-out data must be within the tolerance.
+JUDGED_FROM = 0.6
 #: The value to which their upper bound is driven, as a share of the tolerance: a little below `MARGIN`.
 WANTED = 0.8
 #: Bounds of the caution. It may be below 1, because noisy gates may diverge more than hard ones.
 BOLD, TIMID = 0.4, 10.0
-#: Where hard gates certainly diverge by more than this many tolerances, a fit goes back to the last state that met it.
-LOST = 2.0
 #: With several sites, the noisy phase is extended once the target has risen, while the mean divergence is below this
 #: share of the tolerance; at most by this multiple of the steps.
 SLACK, LONGEST = 0.5, 1.5
@@ -97,7 +96,6 @@ class Training:
         self.caution = 1.0  # the target is divided by it, where held-out data or hard gates diverge more
         self.hard: list[float] = [0.0] * len(probe.sites)  # thresholds while settling
         self.rungs: list[dict[str, Tensor]] = []  # snapshots of the probe; in the end, the last state too
-        self.held: dict[str, Tensor] = {}  # the last state of probe and optimiser that met the tolerance
         self.history = History(
             tolerance=tolerance,
             sites=tuple(site.name for site in probe.sites),
@@ -240,30 +238,20 @@ class Training:
     def review(self, judge: Judge) -> Verdict:
         """Judge hard gates; lower the target where they, or held-out data, diverge more than training batches.
 
-        While the target rises and many gates are undecided, only the difference between held-out and training data
-        counts: it restrains gates that are overfitted to single nodes. Gates that have shut hardly open again, so a
-        step too far is taken back.
+        At first, while many gates are undecided, only the difference between held-out and training data counts: it
+        restrains gates that are overfitted to single nodes.
         """
         verdict = judge.verdict(self.thresholds)
-        lost = self.lost(verdict)
-        if lost or self.progress >= self.recipe.risen:
+        if self.progress < JUDGED_FROM:
+            self.caution = (self.caution * min(judge.gap(self.thresholds), 5.0)) ** 0.5
+        else:
             change = min(max(verdict.upper / (WANTED * self.tolerance), 0.7), 1.5)
             self.caution = min(max(self.caution * change, BOLD), TIMID)
-        else:
-            self.caution = (self.caution * min(judge.gap(self.thresholds), 5.0)) ** 0.5
-        if lost:
-            go_back(self.probe, self.optimiser, self.held)
-        elif verdict.meets(self.tolerance):
-            self.held = probe_and_optimiser(self.probe, self.optimiser)
         if len(self.rungs) < len(RUNGS) and self.progress >= RUNGS[len(self.rungs)] * self.recipe.risen:
             self.rungs.append(snapshot(self.probe))
         if self.unfinished(verdict):
             self.drawn_out += self.step - self.judged
         return verdict
-
-    def lost(self, verdict: Verdict) -> bool:
-        """Whether hard gates are certainly far above the tolerance, and there is a state to go back to."""
-        return not self.recipe.sampled and bool(self.held) and verdict.lower > LOST * self.tolerance
 
     def unfinished(self, verdict: Verdict) -> bool:
         """Whether the target has risen and much tolerance is left. One site's choice may have to wait for another's."""
@@ -315,8 +303,8 @@ class Training:
             return candidates
         candidates += shifted(last, self.thresholds, OFFSETS)
         candidates += shifted(last, [KEEP_ALL] * len(self.probe.sites), [0.0])
-        for rung, state in enumerate(self.rungs[:-1]):
-            self.probe.load_state_dict(state)
+        for rung, snapshot in enumerate(self.rungs[:-1]):
+            self.probe.load_state_dict(snapshot)
             candidates += shifted(judge(), [0.0] * len(self.probe.sites), FEW_OFFSETS, rung)
         self.probe.load_state_dict(self.rungs[-1])
         return candidates
@@ -329,3 +317,8 @@ def take(probe: Probe, chosen: Candidate, rungs: list[dict[str, Tensor]], histor
         probe.gate(site).shift.fill_(threshold - hard_concrete.EVEN)
     history.verdict = chosen.verdict
     history.feasible = chosen.verdict.holds(history.tolerance) and not chosen.verdict.all_open
+
+
+def snapshot(probe: Probe) -> dict[str, Tensor]:
+    """A copy of all gates and baselines."""
+    return {name: value.clone() for name, value in probe.state_dict().items()}
